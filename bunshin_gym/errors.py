@@ -11,7 +11,11 @@ BunshinError
 ├── CallTimeout (also TimeoutError)     a call took longer than it may
 ├── EngineError                         a fork engine failed; the source runs on
 ├── ImageError                          an image cannot be built, found or read
-└── ToolError                           the tool server refused or broke
+│   ├── ImageNotFoundError                  no image of that name or digest
+│   └── ImageBuildError                     a builder failed; the store is as it was before
+└── ToolError                           the tool server refused a call or broke
+    ├── ToolUnavailableError                nothing answers on its socket
+    └── ToolTimeoutError                    the call took longer than allowed; its effect is unknown
 """
 
 from __future__ import annotations
@@ -21,10 +25,14 @@ __all__ = [
     "CallTimeout",
     "ClosedError",
     "EngineError",
+    "ImageBuildError",
     "ImageError",
+    "ImageNotFoundError",
     "PrivilegeError",
     "ResourceError",
     "ToolError",
+    "ToolTimeoutError",
+    "ToolUnavailableError",
     "UnsupportedError",
     "UsageError",
     "WorkspaceDied",
@@ -71,5 +79,21 @@ class ImageError(BunshinError):
     """An image cannot be built, found or read."""
 
 
+class ImageNotFoundError(ImageError):
+    """The store holds no image of that name or digest, and no definition of it was found."""
+
+
+class ImageBuildError(ImageError):
+    """A builder failed; what it had made so far is gone again."""
+
+
 class ToolError(BunshinError):
     """The tool server in the workspace refused a call or broke."""
+
+
+class ToolUnavailableError(ToolError):
+    """Nothing answers on the tool server's socket."""
+
+
+class ToolTimeoutError(ToolError):
+    """The call took longer than its caller allowed; whether it took effect is unknown."""
