@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+# Every entry point; `make help` lists them. Each target does the set-up it needs, once.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+export BUNSHIN_HOME ?= /var/lib/bunshin
+
+.PHONY: help
+help: ## list the targets
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: setup ## solve a web task in real Chromium, fork it into four branches, save demo.png
+	$(BIN)/bunshin demo --output demo.png
+
+.PHONY: test
+test: setup ## every test: fast ones first
+	BUNSHIN_MUST_WORK=1 tests/run
+
+.PHONY: setup
+setup: system core criu image ## packages, environment, C core, CRIU and images; idempotent
+
+.PHONY: system
+system: ## the Debian packages that building and running need
+	@./setup-system
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+.PHONY: venv
+venv: $(VENV)/.installed ## the virtual environment with our package in it
+$(VENV)/.installed: $(VENV)/bin/python pyproject.toml setup.py bunshin_gym/_build_native.py \
+		$(shell find csrc -name '*.[ch]')
+	@echo "== python packages and the C core"
+	$(BIN)/pip install -q -e '.[dev]'
+	@touch $@
+
+.PHONY: core
+core: venv ## the C core, as the cffi extension
+
+.PHONY: criu
+criu: ## our CRIU, fetched, verified, patched, under a private prefix
+	@third_party/criu/build.sh
+
+.PHONY: image
+image: core ## the workspace images that the demo and the tests use
+	@$(BIN)/bunshin image build minimal browser
+
+.PHONY: test-zdtm
+test-zdtm: criu ## CRIU's own test suite against our build
+	third_party/criu/zdtm.sh
+
+.PHONY: bench
+bench: setup ## every benchmark, tables of ratios against a peer
+	@for b in bench/*.py; do echo "== $$b"; $(BIN)/python $$b || exit 1; done
+
+.PHONY: lint
+lint: core ## ruff, mypy, clang-format, codespell, layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	clang-format --dry-run --Werror $$(git ls-files 'csrc/*.[ch]' 'tests/c/*.[ch]' 'tests/guests/*.[ch]')
+	$(BIN)/codespell
+
+.PHONY: fmt
+fmt: core ## write the format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	clang-format -i $$(git ls-files 'csrc/*.[ch]' 'tests/c/*.[ch]' 'tests/guests/*.[ch]')
+
+.PHONY: gc
+gc: core ## reap what killed processes left behind
+	$(BIN)/bunshin gc
+
+.PHONY: clean
+clean: ## what was built in this folder; not the images and CRIU in BUNSHIN_HOME
+	rm -rf build dist $(VENV) *.egg-info bunshin_gym/_native*.so bunshin_gym/_native.c
