@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self
+from typing import Any, Literal, Protocol, Self
 
 __all__ = [
     "ExecResult",
@@ -13,6 +13,7 @@ __all__ = [
     "Forkable",
     "Phase",
     "ToolCall",
+    "ToolEffect",
     "ToolResult",
     "WorkspaceStats",
 ]
@@ -83,6 +84,11 @@ class ExecResult:
     stdout: bytes
     stderr: bytes
     truncated: bool = False
+
+
+ToolEffect = Literal["deterministic", "stochastic", "external"]
+"""What running a tool again means: the same result from the same state; another result;
+or a second effect outside the workspace, which nothing can take back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Live computer workspaces that fork like a process, under the Gymnasium API.
+
+Importing this package is cheap: the names below are loaded when they are first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from bunshin_gym.envs import BunshinEnv
+    from bunshin_gym.registration import register_envs
+    from bunshin_gym.types import ForkStats, Forkable, Phase, ToolCall, ToolEffect, ToolResult
+    from bunshin_gym.workspace import Snapshot, Workspace
+
+__all__ = [
+    "BunshinEnv",
+    "ForkStats",
+    "Forkable",
+    "Phase",
+    "Snapshot",
+    "ToolCall",
+    "ToolEffect",
+    "ToolResult",
+    "Workspace",
+    "register_envs",
+]
+
+_HOMES: Final = {
+    "BunshinEnv": "bunshin_gym.envs",
+    "ForkStats": "bunshin_gym.types",
+    "Forkable": "bunshin_gym.types",
+    "Phase": "bunshin_gym.types",
+    "Snapshot": "bunshin_gym.workspace",
+    "ToolCall": "bunshin_gym.types",
+    "ToolEffect": "bunshin_gym.types",
+    "ToolResult": "bunshin_gym.types",
+    "Workspace": "bunshin_gym.workspace",
+    "register_envs": "bunshin_gym.registration",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
