@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "include/bunshin.h"
+#include "base/api.h"
 
 static void append_reason(struct bsh_error *err, int code)
 {

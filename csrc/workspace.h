@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+/*
+ * Inside of a workspace. It owns everything from its first directory on, so a
+ * half-made one is given up with bsh_workspace_free like any other:
+ *
+ *   start     bsh_workspace_prepare, run init in the place, bsh_workspace_adopt
+ *   branch    bsh_workspace_prepare, engine->branch in the place, bsh_workspace_adopt
+ */
+#include <pthread.h>
+#include <stdbool.h>
+#include <sys/types.h>
+
+#include "base/api.h"
+#include "engine/engine.h"
+#include "host/cgroup.h"
+#include "host/features.h"
+#include "registry.h"
+
+struct bsh_core {
+	char *home; /* absolute, resolved */
+	char *criu;
+	const struct bsh_features *features;
+	char *cgroup_base; /* "bunshin/KEY": KEY tells state directories apart */
+};
+
+struct bsh_workspace {
+	struct bsh_core *core;
+	pthread_mutex_t lock;     /* held by start, stop, freeze, thaw, snapshot; exec only counts itself */
+	struct bsh_record record; /* layers, env, limits, label */
+	char *dir;                /* HOME/workspaces/ID; upper, work and root are in it */
+	char *upper;
+	char *root;               /* mount point inside mntns_fd */
+	struct bsh_cgroup cgroup;
+	int mntns_fd;             /* of the place; -1 once adopted */
+	int netns_fd;             /* kept for snapshots */
+	pid_t init_pid;           /* 0 until adopted and after the stop */
+	int init_pidfd;
+	bool frozen;
+	unsigned int running_execs; /* a snapshot refuses while there are any; under lock */
+	void *origin;             /* what the engine keeps of the snapshot it came from; given back at the stop */
+	void (*origin_release)(void *origin);
+};
+
+/* Directory, record, cgroups, namespaces with the overlay mounted; no process yet. record gives all but id and owner. */
+int bsh_workspace_prepare(struct bsh_core *core, const struct bsh_record *record, struct bsh_workspace **ret_ws,
+			  struct bsh_error *err);
+/* The engine's view of a prepared workspace; points into ws. */
+void bsh_workspace_place(const struct bsh_workspace *ws, struct bsh_place *ret_place);
+/* init runs as pid: writes it into the record, lets go of the place's mount namespace. */
+int bsh_workspace_adopt(struct bsh_workspace *ws, pid_t pid, struct bsh_error *err);
+
+/* Freeze and thaw for those that hold ws->lock. */
+int bsh_workspace_freeze_locked(struct bsh_workspace *ws, struct bsh_error *err);
+int bsh_workspace_thaw_locked(struct bsh_workspace *ws, struct bsh_error *err);
+/* -ESRCH with a message when init has ended; for those that hold ws->lock. */
+int bsh_workspace_check_alive(struct bsh_workspace *ws, struct bsh_error *err);
