@@ -53,3 +53,12 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+def _register() -> None:
+    from bunshin_gym.registration import register_envs
+
+    register_envs()
+
+
+_register()

@@ -1,0 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an agent sees of a workspace and does to it: one surface a file, one protocol."""
+
+from bunshin_gym.surfaces.base import ActionError, Episode, Screen, Surface
+from bunshin_gym.surfaces.browser import BrowserSurface
+
+__all__ = ["ActionError", "BrowserSurface", "Episode", "Screen", "Surface"]
