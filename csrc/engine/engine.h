@@ -18,13 +18,26 @@
 
 struct bsh_trace;
 
-/* Where the frozen source is. Descriptors stay the caller's. */
+/* Where the source is. Descriptors stay the caller's. */
 struct bsh_source {
 	const char *id;
 	pid_t pid;              /* init, as the host sees it */
 	const char *freezer;    /* its freezer cgroup's directory */
 	int netns_fd;
 	void *parent;           /* engine state of the snapshot it was branched from, same engine; or NULL */
+	/*
+	 * Copies the files that the frozen source has changed. record calls it from its own
+	 * thread, once its own work is under way elsewhere; a second time if that work made
+	 * files in the source (links for open files that lost their name).
+	 */
+	int (*capture_files)(void *context, struct bsh_trace *trace, struct bsh_error *err);
+	void *context;
+};
+
+/* What became of the memory. Engines add to it. */
+struct bsh_carried {
+	unsigned long long copied_bytes;
+	unsigned long long shared_bytes; /* copy-on-write instead */
 };
 
 /* Where a branch shall come to life. Descriptors stay the caller's. */
@@ -43,11 +56,17 @@ struct bsh_engine {
 	int (*probe)(const char *criu, struct bsh_error *err);
 	int (*prepare)(const struct bsh_source *src, const char *criu, const char *dir, struct bsh_trace *trace,
 		       void **ret_state, struct bsh_error *err);
-	int (*record)(void *state, const struct bsh_source *src, struct bsh_trace *trace, struct bsh_error *err);
-	int (*finish)(void *state, struct bsh_trace *trace, struct bsh_error *err);
-	int (*branch)(void *state, const struct bsh_place *place, struct bsh_trace *trace, pid_t *ret_pid,
+	int (*record)(void *state, const struct bsh_source *src, struct bsh_trace *trace, struct bsh_carried *carried,
 		      struct bsh_error *err);
-	void (*drop)(void *state); /* also after a failed record; takes NULL */
+	int (*finish)(void *state, struct bsh_trace *trace, struct bsh_carried *carried, struct bsh_error *err);
+	/* Several threads may branch from one state at once. */
+	int (*branch)(void *state, const struct bsh_place *place, struct bsh_trace *trace, struct bsh_carried *carried,
+		      pid_t *ret_pid, struct bsh_error *err);
+	/*
+	 * Also after a failed record; takes NULL. Called once the snapshot is given up and the last of its
+	 * branches has ended (they name it as parent); dir may be gone by then.
+	 */
+	void (*drop)(void *state);
 };
 
 extern const struct bsh_engine bsh_engine_criu;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "host/copy.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/fs.h>
@@ -201,43 +200,4 @@ int bsh_copy_entry(int from_dir, int to_dir, const char *name, const struct stat
 	if (rc < 0 || bsh_copy_is_whiteout(st))
 		return rc;
 	return bsh_copy_metadata(from_dir, to_dir, name, st, err);
-}
-
-static int remove_children(int fd, struct bsh_error *err)
-{
-	auto_closedir DIR *dir = fdopendir(fd);
-	struct dirent *entry;
-	int rc;
-
-	if (!dir) {
-		close(fd);
-		return bsh_fail(err, errno, "list a directory");
-	}
-	while ((entry = readdir(dir))) {
-		if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, ".."))
-			continue;
-		rc = bsh_remove_tree(dirfd(dir), entry->d_name, err);
-		if (rc < 0)
-			return rc;
-	}
-	return 0;
-}
-
-int bsh_remove_tree(int dir, const char *name, struct bsh_error *err)
-{
-	int fd, rc;
-
-	if (unlinkat(dir, name, 0) == 0 || errno == ENOENT)
-		return 0;
-	if (errno != EISDIR && errno != EPERM)
-		return bsh_fail(err, errno, "remove %s", name);
-	fd = openat(dir, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-	if (fd < 0)
-		return errno == ENOENT ? 0 : bsh_fail(err, errno, "open %s to remove it", name);
-	rc = remove_children(fd, err);
-	if (rc < 0)
-		return rc;
-	if (unlinkat(dir, name, AT_REMOVEDIR) < 0 && errno != ENOENT)
-		return bsh_fail(err, errno, "remove directory %s", name);
-	return 0;
 }

@@ -18,6 +18,3 @@ int bsh_copy_metadata(int from_dir, int to_dir, const char *name, const struct s
 
 /* Overlay's mark for "deleted here": a character device 0:0. */
 int bsh_copy_is_whiteout(const struct stat *st);
-
-/* Removes everything under the entry name of dir, and the entry; absent is fine. */
-int bsh_remove_tree(int dir, const char *name, struct bsh_error *err);

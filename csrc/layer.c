@@ -1,0 +1,579 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "layer.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+#include <time.h>
+
+#include "base/cleanup.h"
+#include "base/fs.h"
+#include "host/copy.h"
+
+/*
+ * Times in inodes may be as coarse as a timer tick. A file changed so shortly
+ * before it was looked at may have changed again without its ctime moving.
+ */
+#define RACY_NS 20000000LL
+
+enum {
+	ENTRY_RACY = 1,   /* changed just before it was looked at */
+	ENTRY_MAPPED = 2, /* mapped shared: memory writes leave no trace in the times */
+	ENTRY_COPIED = 4, /* is in the layer's directory */
+};
+
+struct entry {
+	char *name;
+	ino_t ino;
+	mode_t mode;
+	off_t size;
+	struct timespec mtime, ctime;
+	unsigned int flags;
+	struct entry **kids; /* sorted by name */
+	size_t n_kids;
+};
+
+struct bsh_layer_index {
+	struct entry *root;
+};
+
+/* Where each inode with several names went, so that the layer links them too. */
+struct link_target {
+	ino_t ino;
+	char *path; /* under the layer's directory */
+};
+
+struct bsh_layer_job {
+	int upper_fd, layer_fd;
+	const struct bsh_layer_index *previous;
+	struct entry *ahead; /* what bsh_layer_copy_ahead, or the last freeze, left in the directory */
+	int frozen;
+	unsigned long long copied_bytes;
+	ino_t *mapped;
+	size_t n_mapped;
+	struct link_target *links;
+	size_t n_links;
+	size_t path_len;
+	char path[PATH_MAX];
+};
+
+static void entry_free(struct entry *entry)
+{
+	if (!entry)
+		return;
+	for (size_t i = 0; i < entry->n_kids; i++)
+		entry_free(entry->kids[i]);
+	free(entry->kids);
+	free(entry->name);
+	free(entry);
+}
+
+void bsh_layer_index_free(struct bsh_layer_index *index)
+{
+	if (!index)
+		return;
+	entry_free(index->root);
+	free(index);
+}
+
+static int compare_entries(const void *a, const void *b)
+{
+	return strcmp((*(struct entry *const *)a)->name, (*(struct entry *const *)b)->name);
+}
+
+static struct entry *find_kid(const struct entry *parent, const char *name)
+{
+	struct entry key = { .name = (char *)name }, *wanted = &key, **found;
+
+	if (!parent || !parent->n_kids)
+		return NULL;
+	found = bsearch(&wanted, parent->kids, parent->n_kids, sizeof(*parent->kids), compare_entries);
+	return found ? *found : NULL;
+}
+
+static int compare_inodes(const void *a, const void *b)
+{
+	ino_t x = *(const ino_t *)a, y = *(const ino_t *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+static int is_mapped(const struct bsh_layer_job *job, ino_t ino)
+{
+	return job->n_mapped && bsearch(&ino, job->mapped, job->n_mapped, sizeof(ino), compare_inodes) != NULL;
+}
+
+static long long since_ns(const struct timespec *then)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_REALTIME, &now);
+	return (now.tv_sec - then->tv_sec) * 1000000000LL + now.tv_nsec - then->tv_nsec;
+}
+
+static struct entry *entry_new(const struct bsh_layer_job *job, const char *name, const struct stat *st)
+{
+	struct entry *entry = calloc(1, sizeof(*entry));
+
+	if (!entry)
+		return NULL;
+	entry->name = strdup(name);
+	if (!entry->name) {
+		free(entry);
+		return NULL;
+	}
+	entry->ino = st->st_ino;
+	entry->mode = st->st_mode;
+	entry->size = st->st_size;
+	entry->mtime = st->st_mtim;
+	entry->ctime = st->st_ctim;
+	if (since_ns(&st->st_ctim) < RACY_NS)
+		entry->flags |= ENTRY_RACY;
+	if (is_mapped(job, st->st_ino))
+		entry->flags |= ENTRY_MAPPED;
+	return entry;
+}
+
+static int same_time(const struct timespec *a, const struct timespec *b)
+{
+	return a->tv_sec == b->tv_sec && a->tv_nsec == b->tv_nsec;
+}
+
+/* Whether now is certainly what it was when then was looked at. */
+static int unchanged(const struct entry *then, const struct entry *now)
+{
+	return then && then->ino == now->ino && then->mode == now->mode && then->size == now->size &&
+	       same_time(&then->mtime, &now->mtime) && same_time(&then->ctime, &now->ctime) &&
+	       !((then->flags | now->flags) & ENTRY_MAPPED) && !(then->flags & ENTRY_RACY);
+}
+
+/* A directory stays itself whatever its times say. */
+static const struct entry *same_directory(const struct entry *then, const struct entry *now)
+{
+	return then && S_ISDIR(then->mode) && then->ino == now->ino ? then : NULL;
+}
+
+/* ---- names of the same inode ---------------------------------------- */
+
+static const char *link_of(const struct bsh_layer_job *job, ino_t ino)
+{
+	for (size_t i = 0; i < job->n_links; i++)
+		if (job->links[i].ino == ino)
+			return job->links[i].path;
+	return NULL;
+}
+
+static int remember_link(struct bsh_layer_job *job, ino_t ino, struct bsh_error *err)
+{
+	struct link_target *grown;
+
+	if ((job->n_links & (job->n_links + 1)) == 0) {
+		grown = realloc(job->links, (job->n_links + 1) * 2 * sizeof(*grown));
+		if (!grown)
+			return bsh_fail(err, ENOMEM, "links of the layer");
+		job->links = grown;
+	}
+	job->links[job->n_links].ino = ino;
+	job->links[job->n_links].path = strdup(job->path);
+	if (!job->links[job->n_links].path)
+		return bsh_fail(err, ENOMEM, "links of the layer");
+	job->n_links++;
+	return 0;
+}
+
+static void forget_links(struct bsh_layer_job *job)
+{
+	for (size_t i = 0; i < job->n_links; i++)
+		free(job->links[i].path);
+	free(job->links);
+	job->links = NULL;
+	job->n_links = 0;
+}
+
+/* Makes name a further link of path, if it is not one already. */
+static int relink(struct bsh_layer_job *job, int to_dir, const char *name, const char *path, struct bsh_error *err)
+{
+	struct stat first, have;
+	int rc;
+
+	if (fstatat(job->layer_fd, path, &first, AT_SYMLINK_NOFOLLOW) < 0)
+		return bsh_fail(err, errno, "look up %s in the layer", path);
+	if (fstatat(to_dir, name, &have, AT_SYMLINK_NOFOLLOW) == 0 && have.st_ino == first.st_ino)
+		return 0;
+	rc = bsh_remove_tree(to_dir, name, err);
+	if (rc < 0)
+		return rc;
+	if (linkat(job->layer_fd, path, to_dir, name, 0) < 0)
+		return bsh_fail(err, errno, "link %s to %s in the layer", name, path);
+	return 0;
+}
+
+/* ---- one directory --------------------------------------------------- */
+
+static int push_name(struct bsh_layer_job *job, const char *name, size_t *ret_before, struct bsh_error *err)
+{
+	size_t length = strlen(name);
+
+	if (job->path_len + length + 2 > sizeof(job->path))
+		return bsh_fail(err, ENAMETOOLONG, "%s", job->path);
+	*ret_before = job->path_len;
+	if (job->path_len)
+		job->path[job->path_len++] = '/';
+	memcpy(job->path + job->path_len, name, length + 1);
+	job->path_len += length;
+	return 0;
+}
+
+static void pop_name(struct bsh_layer_job *job, size_t before)
+{
+	job->path_len = before;
+	job->path[before] = 0;
+}
+
+static int add_kid(struct entry *parent, struct entry *kid)
+{
+	struct entry **grown;
+
+	if ((parent->n_kids & (parent->n_kids + 1)) == 0) {
+		grown = realloc(parent->kids, (parent->n_kids + 1) * 2 * sizeof(*grown));
+		if (!grown)
+			return -ENOMEM;
+		parent->kids = grown;
+	}
+	parent->kids[parent->n_kids++] = kid;
+	return 0;
+}
+
+static int list_kids(struct bsh_layer_job *job, int dir_fd, struct entry *parent, struct bsh_error *err)
+{
+	auto_closedir DIR *dir = NULL;
+	int fd = openat(dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	struct dirent *item;
+	struct stat st;
+
+	if (fd < 0 || !(dir = fdopendir(fd)))
+		return bsh_fail(err, errno, "list %s", job->path);
+	for (errno = 0; (item = readdir(dir)); errno = 0) {
+		struct entry *kid;
+
+		if (!strcmp(item->d_name, ".") || !strcmp(item->d_name, ".."))
+			continue;
+		if (fstatat(dir_fd, item->d_name, &st, AT_SYMLINK_NOFOLLOW) < 0) {
+			if (errno == ENOENT && !job->frozen)
+				continue;
+			return bsh_fail(err, errno, "look up %s in %s", item->d_name, job->path);
+		}
+		kid = entry_new(job, item->d_name, &st);
+		if (!kid || add_kid(parent, kid) < 0) {
+			entry_free(kid);
+			return bsh_fail(err, ENOMEM, "list %s", job->path);
+		}
+	}
+	if (errno)
+		return bsh_fail(err, errno, "list %s", job->path);
+	if (parent->n_kids)
+		qsort(parent->kids, parent->n_kids, sizeof(*parent->kids), compare_entries);
+	return 0;
+}
+
+/* An entry that vanished under a running source is no failure: the freeze will see. */
+static int gone_while_running(const struct bsh_layer_job *job, int from_dir, const char *name)
+{
+	struct stat st;
+
+	return !job->frozen && fstatat(from_dir, name, &st, AT_SYMLINK_NOFOLLOW) < 0 && errno == ENOENT;
+}
+
+static int sync_file(struct bsh_layer_job *job, int from_dir, int to_dir, struct entry *now, const struct entry *ahead,
+	struct bsh_error *err)
+{
+	const char *linked;
+	struct stat st;
+	int rc;
+
+	if (fstatat(from_dir, now->name, &st, AT_SYMLINK_NOFOLLOW) < 0)
+		return errno == ENOENT && !job->frozen ? 0 : bsh_fail(err, errno, "look up %s", job->path);
+	linked = st.st_nlink > 1 && !bsh_copy_is_whiteout(&st) ? link_of(job, st.st_ino) : NULL;
+	if (linked) {
+		rc = relink(job, to_dir, now->name, linked, err);
+	} else if (ahead && (ahead->flags & ENTRY_COPIED) && unchanged(ahead, now)) {
+		rc = 0;
+	} else {
+		rc = ahead && (ahead->flags & ENTRY_COPIED) ? bsh_remove_tree(to_dir, now->name, err) : 0;
+		if (rc == 0)
+			rc = bsh_copy_entry(from_dir, to_dir, now->name, &st, &job->copied_bytes, err);
+	}
+	if (rc < 0 && gone_while_running(job, from_dir, now->name))
+		return bsh_remove_tree(to_dir, now->name, err);
+	if (rc < 0)
+		return bsh_context(err, rc, "layer of %s", job->path);
+	now->flags |= ENTRY_COPIED;
+	if (!linked && st.st_nlink > 1 && !bsh_copy_is_whiteout(&st))
+		return remember_link(job, st.st_ino, err);
+	return 0;
+}
+
+static int sync_directory(struct bsh_layer_job *job, int from_dir, int to_dir, struct entry *now,
+	const struct entry *before, const struct entry *ahead, struct bsh_error *err);
+
+/* Makes the directory in the layer; opaque when it replaces another entry of the layers below. */
+static int enter_directory(struct bsh_layer_job *job, int from_dir, int to_dir, struct entry *now,
+	const struct entry *before, const struct entry *ahead, struct bsh_error *err)
+{
+	auto_close int from = openat(from_dir, now->name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	auto_close int to = -1;
+	struct stat st;
+	int rc;
+
+	if (from < 0 || fstat(from, &st) < 0)
+		return gone_while_running(job, from_dir, now->name) ? 0 : bsh_fail(err, errno, "open %s", job->path);
+	if (ahead && (ahead->flags & ENTRY_COPIED) && !same_directory(ahead, now)) {
+		rc = bsh_remove_tree(to_dir, now->name, err);
+		if (rc < 0)
+			return rc;
+		ahead = NULL;
+	}
+	if (mkdirat(to_dir, now->name, 0700) < 0 && errno != EEXIST)
+		return bsh_fail(err, errno, "make directory %s in the layer", job->path);
+	to = openat(to_dir, now->name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	if (to < 0)
+		return bsh_fail(err, errno, "open %s in the layer", job->path);
+	now->flags |= ENTRY_COPIED;
+	if (before && !same_directory(before, now) && fsetxattr(to, "trusted.overlay.opaque", "y", 1, 0) < 0)
+		return bsh_fail(err, errno, "mark %s opaque", job->path);
+	rc = sync_directory(job, from, to, now, same_directory(before, now), ahead, err);
+	if (rc < 0)
+		return rc;
+	rc = bsh_copy_metadata(from_dir, to_dir, now->name, &st, err);
+	if (rc < 0 && gone_while_running(job, from_dir, now->name))
+		return 0;
+	return rc;
+}
+
+static int sync_kid(struct bsh_layer_job *job, int from_dir, int to_dir, struct entry *kid, const struct entry *before,
+	const struct entry *ahead, struct bsh_error *err)
+{
+	size_t mark;
+	int rc;
+
+	rc = push_name(job, kid->name, &mark, err);
+	if (rc < 0)
+		return rc;
+	if (S_ISDIR(kid->mode))
+		rc = enter_directory(job, from_dir, to_dir, kid, before, ahead, err);
+	else if (!unchanged(before, kid))
+		rc = sync_file(job, from_dir, to_dir, kid, ahead, err);
+	pop_name(job, mark);
+	return rc;
+}
+
+/* What the layer below has and the upper directory no longer: deleted without a trace there. */
+static int hide_deleted(struct bsh_layer_job *job, int to_dir, const struct entry *now, const struct entry *before,
+	struct bsh_error *err)
+{
+	for (size_t i = 0; before && i < before->n_kids; i++) {
+		const char *name = before->kids[i]->name;
+		int rc;
+
+		if (find_kid(now, name))
+			continue;
+		rc = bsh_remove_tree(to_dir, name, err);
+		if (rc < 0)
+			return rc;
+		if (mknodat(to_dir, name, S_IFCHR, 0) < 0)
+			return bsh_fail(err, errno, "hide %s/%s", job->path, name);
+	}
+	return 0;
+}
+
+/* What was copied ahead and is not wanted any more. */
+static int drop_stale(int to_dir, const struct entry *now, const struct entry *ahead, struct bsh_error *err)
+{
+	for (size_t i = 0; ahead && i < ahead->n_kids; i++) {
+		const struct entry *kid = find_kid(now, ahead->kids[i]->name);
+		int rc;
+
+		if (!(ahead->kids[i]->flags & ENTRY_COPIED) || (kid && (kid->flags & ENTRY_COPIED)))
+			continue;
+		rc = bsh_remove_tree(to_dir, ahead->kids[i]->name, err);
+		if (rc < 0)
+			return rc;
+	}
+	return 0;
+}
+
+/* A file whose copy ahead became a whiteout, or the reverse, must not meet what lies there. */
+static int clear_whiteout(int to_dir, const struct entry *kid, const struct entry *before, const struct entry *ahead,
+	struct bsh_error *err)
+{
+	if (!find_kid(before, kid->name) || find_kid(ahead, kid->name))
+		return 0;
+	return bsh_remove_tree(to_dir, kid->name, err);
+}
+
+static int sync_directory(struct bsh_layer_job *job, int from_dir, int to_dir, struct entry *now,
+	const struct entry *before, const struct entry *ahead, struct bsh_error *err)
+{
+	int rc = list_kids(job, from_dir, now, err);
+
+	for (size_t i = 0; rc == 0 && i < now->n_kids; i++) {
+		struct entry *kid = now->kids[i];
+
+		if (job->ahead)
+			rc = clear_whiteout(to_dir, kid, before, ahead, err);
+		if (rc == 0)
+			rc = sync_kid(job, from_dir, to_dir, kid, find_kid(before, kid->name), find_kid(ahead, kid->name),
+				err);
+	}
+	if (rc == 0)
+		rc = drop_stale(to_dir, now, ahead, err);
+	if (rc == 0)
+		rc = hide_deleted(job, to_dir, now, before, err);
+	return rc;
+}
+
+/* ---- a layer ---------------------------------------------------------- */
+
+int bsh_layer_begin(const char *upper, const char *dir, const struct bsh_layer_index *previous,
+	struct bsh_layer_job **ret_job, struct bsh_error *err)
+{
+	struct bsh_layer_job *job = calloc(1, sizeof(*job));
+	int rc;
+
+	if (!job)
+		return bsh_fail(err, ENOMEM, "layer %s", dir);
+	job->previous = previous;
+	job->layer_fd = -1;
+	job->upper_fd = open(upper, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (job->upper_fd < 0) {
+		rc = bsh_fail(err, errno, "open %s", upper);
+	} else if (mkdir(dir, 0755) < 0) {
+		rc = bsh_fail(err, errno, "make layer %s", dir);
+	} else {
+		job->layer_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+		rc = job->layer_fd < 0 ? bsh_fail(err, errno, "open layer %s", dir) : 0;
+	}
+	if (rc < 0) {
+		bsh_layer_job_free(job);
+		return rc;
+	}
+	*ret_job = job;
+	return 0;
+}
+
+void bsh_layer_job_free(struct bsh_layer_job *job)
+{
+	if (!job)
+		return;
+	bsh_close_fd(&job->upper_fd);
+	bsh_close_fd(&job->layer_fd);
+	entry_free(job->ahead);
+	forget_links(job);
+	free(job->mapped);
+	free(job);
+}
+
+static int sync_root(struct bsh_layer_job *job, struct bsh_error *err)
+{
+	struct stat st;
+	struct entry *root;
+	int rc;
+
+	if (fstat(job->upper_fd, &st) < 0)
+		return bsh_fail(err, errno, "look at the upper directory");
+	root = entry_new(job, ".", &st);
+	if (!root)
+		return bsh_fail(err, ENOMEM, "layer");
+	rc = sync_directory(job, job->upper_fd, job->layer_fd, root, job->previous ? job->previous->root : NULL,
+		job->ahead, err);
+	forget_links(job);
+	if (rc == 0)
+		rc = bsh_copy_metadata(job->upper_fd, job->layer_fd, ".", &st, err);
+	if (rc < 0) {
+		entry_free(root);
+		return rc;
+	}
+	entry_free(job->ahead);
+	job->ahead = root;
+	return 0;
+}
+
+int bsh_layer_copy_ahead(struct bsh_layer_job *job, struct bsh_error *err)
+{
+	job->frozen = 0;
+	return sync_root(job, err);
+}
+
+/* ---- files mapped shared ----------------------------------------------- */
+
+static int add_mapped(struct bsh_layer_job *job, const char *path, struct bsh_error *err)
+{
+	struct stat st;
+	ino_t *grown;
+
+	if (fstatat(job->upper_fd, path, &st, AT_SYMLINK_NOFOLLOW) < 0)
+		return 0; /* in a lower layer, or no file at all: nothing to copy */
+	if ((job->n_mapped & (job->n_mapped + 1)) == 0) {
+		grown = realloc(job->mapped, (job->n_mapped + 1) * 2 * sizeof(*grown));
+		if (!grown)
+			return bsh_fail(err, ENOMEM, "mapped files");
+		job->mapped = grown;
+	}
+	job->mapped[job->n_mapped++] = st.st_ino;
+	return 0;
+}
+
+static int find_mapped(struct bsh_layer_job *job, pid_t pid, struct bsh_error *err)
+{
+	char file[64], shared, path[PATH_MAX], line[PATH_MAX + 128];
+	auto_fclose FILE *maps = NULL;
+	int rc;
+
+	snprintf(file, sizeof(file), "/proc/%d/maps", pid);
+	maps = fopen(file, "re");
+	if (!maps)
+		return errno == ENOENT || errno == ESRCH ? 0 : bsh_fail(err, errno, "open %s", file);
+	while (fgets(line, sizeof(line), maps)) {
+		/* "start-end rw-s offset dev inode /path" */
+		if (sscanf(line, "%*s %*3s%c %*s %*s %*s /%[^\n]", &shared, path) != 2 || shared != 's')
+			continue;
+		rc = add_mapped(job, path, err);
+		if (rc < 0)
+			return rc;
+	}
+	return 0;
+}
+
+int bsh_layer_freeze(struct bsh_layer_job *job, const pid_t *pids, size_t n_pids, struct bsh_error *err)
+{
+	int rc;
+
+	job->n_mapped = 0;
+	for (size_t i = 0; i < n_pids; i++) {
+		rc = find_mapped(job, pids[i], err);
+		if (rc < 0)
+			return rc;
+	}
+	if (job->n_mapped)
+		qsort(job->mapped, job->n_mapped, sizeof(*job->mapped), compare_inodes);
+	job->frozen = 1;
+	return sync_root(job, err);
+}
+
+unsigned long long bsh_layer_copied_bytes(const struct bsh_layer_job *job)
+{
+	return job->copied_bytes;
+}
+
+struct bsh_layer_index *bsh_layer_take_index(struct bsh_layer_job *job)
+{
+	struct bsh_layer_index *index = calloc(1, sizeof(*index));
+
+	if (!index)
+		return NULL;
+	index->root = bsh_take(job->ahead);
+	return index;
+}
