@@ -23,6 +23,8 @@ struct bsh_source {
 	const char *id;
 	pid_t pid;              /* init, as the host sees it */
 	const char *freezer;    /* its freezer cgroup's directory */
+	const pid_t *pids;      /* its processes; complete once it is frozen */
+	size_t n_pids;
 	int netns_fd;
 	void *parent;           /* engine state of the snapshot it was branched from, same engine; or NULL */
 	/*
