@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The server: one POST a call on a Unix socket, MessagePack both ways, one connection a call.
+
+    POST /call   {name, args}  ->  {ok: true, value} or {ok: false, error}
+    GET  /ready  answers when everything is up, or failed to come up: {ok, value|error}
+
+Between two calls no connection is open and no timer runs, so the server can be forked then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgpack
+from aiohttp import web
+
+from . import system
+from .registry import Registry, ToolRefused
+
+__all__ = ["main"]
+
+log = logging.getLogger("toolserver")
+
+_SOCKET = Path("/run/bunshin/tool.sock")
+_LOG = Path("/var/log/bunshin/toolserver.log")
+_LARGEST_BODY_BYTES = 256 << 20
+_OPENBOX_CONFIG = "/etc/bunshin/openbox.xml"
+
+
+class Server:
+    """Answers calls from a registry of tools."""
+
+    def __init__(self) -> None:
+        self.registry = Registry()
+        self.registry.add("function", system.functions())
+        self.stopped: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._surface: Any = None
+        self._desktop: Any = None
+        self._ready: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """Starts what the image asks for, in the background."""
+        self._ready = asyncio.create_task(self._start(os.environ.get("BUNSHIN_SURFACE", "")))
+
+    async def _start(self, surface: str) -> None:
+        if surface == "":
+            return
+        if surface != "browser":
+            raise ValueError(f"BUNSHIN_SURFACE={surface!r}: this server knows 'browser'")
+        from .desktop import Desktop, parse_screen_size
+        from .surface import BrowserSurface
+
+        size = parse_screen_size(os.environ.get("BUNSHIN_SCREEN", "1280x720"))
+        self._desktop = Desktop(display=0, size=size, openbox_config=_OPENBOX_CONFIG)
+        self._surface = BrowserSurface(self._desktop, self.registry)
+        await self._surface.start()
+        self._watcher = asyncio.create_task(self._watch_desktop())
+
+    async def _watch_desktop(self) -> None:
+        status = await self._desktop.wait_ended()
+        log.error("the X server ended with status %d: nothing to show any more", status)
+        if not self.stopped.done():
+            self.stopped.set_result(1)
+
+    async def handle_ready(self, _: web.Request) -> web.Response:
+        assert self._ready is not None
+        await asyncio.wait({self._ready})
+        error = self._ready.exception()
+        return _answer({"ok": True, "value": None} if error is None else {"ok": False, "error": str(error)})
+
+    async def handle_call(self, request: web.Request) -> web.Response:
+        try:
+            body = msgpack.unpackb(await request.read())
+            name, args = body["name"], body.get("args") or {}
+        except (ValueError, KeyError, TypeError, msgpack.UnpackException) as error:
+            return _answer({"ok": False, "error": f"not a call: {error!r}"})
+        try:
+            return _answer({"ok": True, "value": await self._run(str(name), args)})
+        except asyncio.CancelledError:
+            raise
+        except ToolRefused as error:
+            return _answer({"ok": False, "error": str(error)})
+        except Exception as error:
+            log.warning("call of %s failed", name, exc_info=error)
+            return _answer({"ok": False, "error": f"{name}: {type(error).__name__}: {error}"})
+
+    async def _run(self, name: str, args: dict[str, Any]) -> Any:
+        assert self._ready is not None
+        await asyncio.shield(self._ready)
+        tool = self.registry.find(name)
+        if tool.kind == "action":
+            return await self._surface.run_action(tool, args)
+        return await tool.bind(args)
+
+
+def _answer(body: dict[str, Any]) -> web.Response:
+    response = web.Response(body=msgpack.packb(body, default=str), content_type="application/msgpack")
+    response.force_close()
+    return response
+
+
+async def _serve() -> int:
+    server = Server()
+    application = web.Application(client_max_size=_LARGEST_BODY_BYTES)
+    application.add_routes([web.get("/ready", server.handle_ready), web.post("/call", server.handle_call)])
+    runner = web.AppRunner(application, access_log=None, handle_signals=False)
+    await runner.setup()
+    _SOCKET.parent.mkdir(parents=True, exist_ok=True)
+    _SOCKET.unlink(missing_ok=True)
+    await web.UnixSite(runner, str(_SOCKET)).start()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, lambda: server.stopped.done() or server.stopped.set_result(0))
+    server.begin()
+    status = await server.stopped
+    await runner.cleanup()
+    return status
+
+
+def _detach() -> None:
+    """Own files for standard input and output: a descriptor of the host's would keep us from being forked."""
+    _LOG.parent.mkdir(parents=True, exist_ok=True)
+    null = os.open("/dev/null", os.O_RDONLY)
+    out = os.open(_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(null, 0)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    os.close(null)
+    os.close(out)
+
+
+def main() -> int:
+    """Runs until told to stop, or until the desktop ends."""
+    if len(sys.argv) > 1:
+        print(f"{sys.argv[0]}: takes no arguments; it is set up by the environment", file=sys.stderr)
+        return 2
+    _detach()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    return asyncio.run(_serve())

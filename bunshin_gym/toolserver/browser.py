@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Chromium's life: started, watched, its tabs kept in order, started again when it dies."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from playwright.async_api import Error as PlaywrightError
+from playwright.async_api import async_playwright
+
+from .bids import FrameLetters
+from .desktop import ScreenSize
+from .settle import Traffic
+
+if TYPE_CHECKING:
+    from playwright.async_api import BrowserContext, CDPSession, Dialog, Page, Playwright
+
+__all__ = ["Browser"]
+
+log = logging.getLogger(__name__)
+
+_EXECUTABLE = "/usr/bin/chromium"
+_PROFILE = Path("/root/.config/bunshin-chromium")
+_START_TIMEOUT_MS = 60_000
+ACTION_TIMEOUT_MS = 3_000
+NAVIGATION_TIMEOUT_MS = 30_000
+
+_ARGS = (
+    # Nested namespaces cannot be carried into a branch; the workspace itself is the sandbox.
+    "--no-sandbox",
+    "--test-type",
+    # One renderer for a page and its frames: fewer processes to carry, one accessibility tree.
+    "--disable-site-isolation-trials",
+    "--allow-file-access-from-files",
+    # Covers the screen, so that the agent's picture is the page and coordinates are the page's.
+    "--kiosk",
+    "--window-position=0,0",
+    "--force-device-scale-factor=1",
+    # No calls home, no writing without need.
+    "--disable-quic",
+    "--disable-crash-reporter",
+    "--disable-domain-reliability",
+    "--disable-client-side-phishing-detection",
+    "--no-pings",
+    "--disk-cache-size=1048576",
+    # Nothing that moves or blinks by itself, so that equal states give equal pictures.
+    "--disable-smooth-scrolling",
+    "--hide-crash-restore-bubble",
+    "--disable-notifications",
+    # Software rendering in the browser process's own GPU thread.
+    "--disable-gpu",
+    "--font-render-hinting=none",
+    "--lang=en-US",
+)
+# Shared memory belongs on /dev/shm, which each branch has for itself; Playwright would put it into /tmp.
+_NOT_WANTED = ("--disable-dev-shm-usage",)
+
+
+class Browser:
+    """One Chromium with one context; every window and tab is a page of it."""
+
+    def __init__(self, size: ScreenSize) -> None:
+        self._size = size
+        self._playwright: Playwright | None = None
+        self._context: BrowserContext | None = None
+        self._traffic: Traffic | None = None
+        self._active: Page | None = None
+        self._crashed: set[Page] = set()
+        self._sessions: WeakKeyDictionary[Page, CDPSession] = WeakKeyDictionary()
+        self._letters: WeakKeyDictionary[Page, FrameLetters] = WeakKeyDictionary()
+        self._notices: list[str] = []
+
+    @property
+    def context(self) -> BrowserContext:
+        assert self._context is not None, "start() comes first"
+        return self._context
+
+    @property
+    def traffic(self) -> Traffic:
+        assert self._traffic is not None, "start() comes first"
+        return self._traffic
+
+    async def start(self) -> None:
+        """Starts Playwright's driver and Chromium with an empty profile."""
+        self._playwright = await async_playwright().start()
+        shutil.rmtree(_PROFILE, ignore_errors=True)
+        await self._launch()
+
+    async def ensure_running(self) -> None:
+        """Starts Chromium again if it died, and opens a page if there is none; leaves a notice of either."""
+        if self._context is None:
+            self._notices.append("the browser died and was started again")
+            self._remove_profile_locks()
+            await self._launch()
+        for page in [page for page in self.pages() if page in self._crashed]:
+            self._notices.append("the page crashed and was closed")
+            if len(self.pages()) == 1:
+                await self.context.new_page()
+            await page.close()
+        if not self.pages():
+            await self.activate(await self.context.new_page())
+
+    def pages(self) -> list[Page]:
+        """Open pages in the order in which they were opened."""
+        return [page for page in self.context.pages if not page.is_closed()]
+
+    def active_page(self) -> Page:
+        """The page that the agent sees and acts on."""
+        pages = self.pages()
+        if self._active not in pages:
+            self._active = pages[-1]
+        assert self._active is not None
+        return self._active
+
+    async def activate(self, page: Page) -> None:
+        """Brings a page to the front."""
+        self._active = page
+        await page.bring_to_front()
+
+    def letters(self, page: Page) -> FrameLetters:
+        """The element-id letters of a page's frames."""
+        return self._letters.setdefault(page, FrameLetters())
+
+    async def session(self, page: Page) -> CDPSession:
+        """The DevTools session of a page; one for its life."""
+        found = self._sessions.get(page)
+        if found is None:
+            found = await self.context.new_cdp_session(page)
+            self._sessions[page] = found
+        return found
+
+    def take_notices(self) -> list[str]:
+        """What happened that nobody asked for, since last time."""
+        notices, self._notices = self._notices, []
+        return notices
+
+    async def reset(self) -> None:
+        """As if started anew: one blank tab, no history, cookies, storage, permissions or dialogs."""
+        await self.ensure_running()
+        fresh = await self.context.new_page()
+        for page in self.pages():
+            if page is not fresh:
+                await page.close()
+        self._active = fresh
+        await self.context.clear_cookies()
+        await self.context.clear_permissions()
+        session = await self.session(fresh)
+        await session.send("Storage.clearDataForOrigin", {"origin": "*", "storageTypes": "all"})
+        await session.send("Network.clearBrowserCache")
+        self._notices.clear()
+
+    async def _launch(self) -> None:
+        assert self._playwright is not None
+        context = await self._playwright.chromium.launch_persistent_context(
+            _PROFILE,
+            executable_path=_EXECUTABLE,
+            headless=False,
+            args=[*_ARGS, f"--window-size={self._size.width},{self._size.height}"],
+            ignore_default_args=list(_NOT_WANTED),
+            no_viewport=True,
+            accept_downloads=True,
+            timeout=_START_TIMEOUT_MS,
+            env={**os.environ, "DBUS_SESSION_BUS_ADDRESS": "disabled:"},
+        )
+        context.set_default_timeout(ACTION_TIMEOUT_MS)
+        context.set_default_navigation_timeout(NAVIGATION_TIMEOUT_MS)
+        self._context = context
+        self._traffic = Traffic(context)
+        self._active = None
+        self._crashed.clear()
+        context.on("page", self._opened)
+        context.on("close", self._closed)
+        for page in context.pages:
+            self._watch(page)
+        if not context.pages:
+            await context.new_page()
+        await self.activate(context.pages[0])
+
+    def _opened(self, page: Page) -> None:
+        """A new window or tab, opened by us or by a page, is what the agent looks at next."""
+        self._watch(page)
+        self._active = page
+
+    def _watch(self, page: Page) -> None:
+        page.on("crash", self._crashed.add)
+        page.on("close", self._page_closed)
+        page.on("dialog", self._answer)
+
+    def _page_closed(self, page: Page) -> None:
+        self._crashed.discard(page)
+        self.traffic.forget(page)
+
+    def _closed(self, context: BrowserContext) -> None:
+        if context is self._context:
+            self._context = None
+
+    async def _answer(self, dialog: Dialog) -> None:
+        """Alerts and leave-the-page questions are confirmed, all others declined: nothing may block."""
+        confirm = dialog.type in ("alert", "beforeunload")
+        answer = "confirmed" if confirm else "declined"
+        self._notices.append(f"a {dialog.type} dialog was {answer}: {dialog.message!r}")
+        try:
+            if confirm:
+                await dialog.accept()
+            else:
+                await dialog.dismiss()
+        except PlaywrightError as error:
+            log.warning("dialog not answered: %s", error)
+
+    @staticmethod
+    def _remove_profile_locks() -> None:
+        """A killed Chromium leaves its profile locked."""
+        for path in _PROFILE.glob("Singleton*"):
+            path.unlink(missing_ok=True)
+
+
+def describe_error(error: BaseException) -> str:
+    """One error as an agent should read it: without the driver's call log."""
+    text: Any = getattr(error, "message", None) or str(error) or type(error).__name__
+    return str(text).split("\nCall log:")[0].strip()

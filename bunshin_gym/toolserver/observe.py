@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an agent sees: the picture, the accessibility tree with element ids, the tabs, the last error."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+from playwright.async_api import Error as PlaywrightError
+
+from .axtree import FrameTree, facts_of_snapshot, render
+from .bids import MARK_SCRIPT
+from .browser import Browser
+from .screen import Screen
+from .settle import settle
+
+if TYPE_CHECKING:
+    from playwright.async_api import CDPSession, Frame, Page
+
+__all__ = ["Observer"]
+
+_NETWORK_TIMEOUT_S = 2.0
+_PAGE_TIMEOUT_S = 5.0
+_TREE_NODES = 5000
+
+
+class Observer:
+    """Makes observations of a browser and its screen."""
+
+    def __init__(self, browser: Browser, screen: Screen) -> None:
+        self._browser = browser
+        self._screen = screen
+
+    async def observe(
+        self, *, screenshot: bool = True, tree: bool = True, dom: bool = False, acted: bool = False
+    ) -> dict[str, Any]:
+        """Waits until the page is drawn and reads it.
+
+        Args:
+            screenshot, tree, dom: which parts are wanted.
+            acted: an action was just run: also wait, within bounds, for the requests it set off.
+        """
+        page = self._browser.active_page()
+        started = time.monotonic()
+        await settle(page, self._browser.traffic, network_timeout_s=_NETWORK_TIMEOUT_S if acted else 0.0)
+        settled = time.monotonic()
+        page = self._browser.active_page()
+        result = await self._tabs(page)
+        result["notices"] = self._browser.take_notices()
+        result["screenshot"] = self._screen.capture() if screenshot else None
+        captured = time.monotonic()
+        result.update(await self._read(page, tree=tree, dom=dom))
+        result["timings_ms"] = {
+            "settle": (settled - started) * 1e3,
+            "capture": (captured - settled) * 1e3,
+            "read": (time.monotonic() - captured) * 1e3,
+        }
+        return result
+
+    async def _tabs(self, page: Page) -> dict[str, Any]:
+        pages = self._browser.pages()
+        titles = await asyncio.gather(*(_title(other) for other in pages))
+        at = pages.index(page)
+        return {
+            "url": page.url,
+            "title": titles[at],
+            "open_pages_urls": [other.url for other in pages],
+            "open_pages_titles": titles,
+            "active_page_index": at,
+        }
+
+    async def _read(self, page: Page, *, tree: bool, dom: bool) -> dict[str, Any]:
+        """Tree and DOM text; a page that does not answer or navigates away just now has none."""
+        empty = {"axtree_txt": "", "axtree_cut": False, "dom": "", "focused_element_bid": "", "page_error": ""}
+        try:
+            async with asyncio.timeout(_PAGE_TIMEOUT_S):
+                return {**empty, **await self._read_page(page, tree=tree, dom=dom)}
+        except TimeoutError:
+            return {**empty, "page_error": "the page does not answer"}
+        except PlaywrightError as error:
+            return {**empty, "page_error": error.message.splitlines()[0]}
+
+    async def _read_page(self, page: Page, *, tree: bool, dom: bool) -> dict[str, Any]:
+        letters = self._browser.letters(page)
+        frames = page.frames
+        active = await asyncio.gather(*(_mark(frame, letters.of(frame)) for frame in frames))
+        result: dict[str, Any] = {"focused_element_bid": next((bid for bid in reversed(active) if bid), "")}
+        if tree:
+            text, cut = await self._tree(await self._browser.session(page))
+            result.update(axtree_txt=text, axtree_cut=cut)
+        if dom:
+            result["dom"] = await page.content()
+        return result
+
+    async def _tree(self, session: CDPSession) -> tuple[str, bool]:
+        snapshot, own = await asyncio.gather(
+            session.send("DOMSnapshot.captureSnapshot", {"computedStyles": []}),
+            session.send("Accessibility.getFullAXTree"),
+        )
+        facts, owners = facts_of_snapshot(snapshot)
+        inner = [(frame, owner) for frame, owner in owners.items() if owner is not None]
+        trees = await asyncio.gather(
+            *(session.send("Accessibility.getFullAXTree", {"frameId": frame}) for frame, _ in inner)
+        )
+        frames = [FrameTree(nodes=own["nodes"], owner=None)]
+        frames += [FrameTree(nodes=t["nodes"], owner=owner) for t, (_, owner) in zip(trees, inner, strict=True)]
+        return render(frames, facts, max_nodes=_TREE_NODES)
+
+
+async def _title(page: Page) -> str:
+    try:
+        return await asyncio.wait_for(page.title(), _PAGE_TIMEOUT_S)
+    except (PlaywrightError, TimeoutError):
+        return ""
+
+
+async def _mark(frame: Frame, letters: str) -> str:
+    """Numbers a frame's elements; the id of its focused one. A frame that just went away has none."""
+    try:
+        return str(await frame.evaluate(MARK_SCRIPT, letters))
+    except PlaywrightError:
+        if frame.parent_frame is None:
+            raise
+        return ""

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Waits until what an action set off is on the screen, within bounds.
+
+Nothing here outlives a call: no timer, no task waits between two of them, so none can fire late
+in a branch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from playwright.async_api import Error as PlaywrightError
+
+if TYPE_CHECKING:
+    from playwright.async_api import BrowserContext, Page, Request
+
+__all__ = ["FRAMES_SCRIPT", "Traffic", "settle"]
+
+# Two frames: the first runs what is scheduled for it and is drawn, the second starts when the first was handed on.
+FRAMES_SCRIPT = """
+() => Promise.race([
+  new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))),
+  new Promise((done) => setTimeout(done, 250)),
+])
+"""
+_ENDLESS = frozenset({"websocket", "eventsource", "media", "ping"})
+_ROUNDS = 6
+_FRAME_TIMEOUT_S = 2.0
+
+
+class Traffic:
+    """Counts the requests that a page has open."""
+
+    def __init__(self, context: BrowserContext) -> None:
+        self._open: dict[Request, None] = {}
+        self._changed = asyncio.Event()
+        context.on("request", self._started)
+        context.on("requestfinished", self._ended)
+        context.on("requestfailed", self._ended)
+
+    def open_requests(self, page: Page) -> int:
+        """How many of a page's requests will end but have not yet."""
+        return sum(1 for request in self._open if _page_of(request) is page)
+
+    async def wait_idle(self, page: Page, timeout_s: float) -> bool:
+        """Waits until none is open; False when the time is over first."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self.open_requests(page):
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def forget(self, page: Page) -> None:
+        """Drops the requests of a page that is gone: nobody will tell us of their end."""
+        for request in [r for r in self._open if _page_of(r) in (page, None)]:
+            self._ended(request)
+
+    def _started(self, request: Request) -> None:
+        if request.resource_type not in _ENDLESS:
+            self._open[request] = None
+
+    def _ended(self, request: Request) -> None:
+        self._open.pop(request, None)
+        self._changed.set()
+
+
+def _page_of(request: Request) -> Page | None:
+    try:
+        return request.frame.page
+    except PlaywrightError:
+        return None  # of a service worker, or of a page that is not there yet
+
+
+async def settle(page: Page, traffic: Traffic, *, network_timeout_s: float) -> None:
+    """Returns when the page has been drawn after its last change and no request is open.
+
+    A page that never comes to rest is left alone when the bounds are over; so is one that is closed,
+    or that does not answer.
+    """
+    for _ in range(_ROUNDS):
+        try:
+            await asyncio.wait_for(page.evaluate(FRAMES_SCRIPT), _FRAME_TIMEOUT_S)
+        except TimeoutError:
+            return  # its script runs without end
+        except PlaywrightError:
+            if page.is_closed():
+                return
+            # A navigation took the document away under us: wait for the next one.
+            if not await _loaded(page, network_timeout_s):
+                return
+            continue
+        if not traffic.open_requests(page):
+            return
+        if not await traffic.wait_idle(page, network_timeout_s):
+            traffic.forget(page)
+            return
+
+
+async def _loaded(page: Page, timeout_s: float) -> bool:
+    try:
+        await page.wait_for_load_state("load", timeout=timeout_s * 1000)
+    except PlaywrightError:
+        return False
+    return True

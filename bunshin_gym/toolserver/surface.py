@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The browser surface: the tools of an image that has a desktop with Chromium."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from playwright.async_api import Error as PlaywrightError
+
+from .actions import Actions
+from .browser import Browser, describe_error
+from .desktop import Desktop
+from .observe import Observer
+from .registry import ActionError, Handler, Registry, Tool, ToolRefused
+from .screen import Screen
+
+__all__ = ["BrowserSurface"]
+
+
+class BrowserSurface:
+    """Desktop, browser, actions and observations; one call at a time."""
+
+    def __init__(self, desktop: Desktop, registry: Registry) -> None:
+        self._desktop = desktop
+        self._registry = registry
+        self._browser = Browser(desktop.size)
+        self._actions = Actions(self._browser)
+        self._observer: Observer | None = None
+        self._turn = asyncio.Lock()
+        self._last_error = ""
+        self._started_ns = time.monotonic_ns()
+        registry.add("action", self._actions.handlers())
+        registry.add("function", self._functions())
+
+    async def start(self) -> None:
+        """Returns when the screen shows a blank page."""
+        await self._desktop.start()
+        await self._browser.start()
+        self._observer = Observer(self._browser, Screen())
+
+    async def run_action(self, tool: Tool, args: Mapping[str, Any]) -> dict[str, Any]:
+        """Runs an action; what went wrong is in the result, for the agent."""
+        async with self._turn:
+            return await self._act(tool, args)
+
+    async def _act(self, tool: Tool, args: Mapping[str, Any]) -> dict[str, Any]:
+        started = time.monotonic()
+        await self._browser.ensure_running()
+        self._last_error = ""
+        try:
+            await tool.bind(args)
+        except (ActionError, ToolRefused, PlaywrightError, OSError, ValueError, TypeError) as error:
+            self._last_error = f"{tool.name}: {describe_error(error)}"
+        return {"last_action_error": self._last_error, "action_ms": (time.monotonic() - started) * 1e3}
+
+    def _functions(self) -> dict[str, Handler]:
+        return {
+            "describe_tools": self.describe_tools,
+            "evaluate": self.evaluate,
+            "observe": self.observe,
+            "reset_browser": self.reset_browser,
+            "seed": self.seed,
+            "step": self.step,
+        }
+
+    async def describe_tools(self) -> dict[str, dict[str, str]]:
+        """All tools, with their kinds and signatures."""
+        return self._registry.describe()
+
+    async def observe(self, screenshot: bool = True, tree: bool = True, dom: bool = False) -> dict[str, Any]:
+        """What the agent sees now."""
+        async with self._turn:
+            await self._browser.ensure_running()
+            return await self._observe(screenshot=screenshot, tree=tree, dom=dom, acted=False)
+
+    async def step(
+        self,
+        name: str,
+        args: dict[str, Any],
+        screenshot: bool = True,
+        tree: bool = True,
+        dom: bool = False,
+        script: str = "",
+    ) -> dict[str, Any]:
+        """An action, the page's reaction, an observation, and a task's script, in one call."""
+        tool = self._registry.find(name)
+        if tool.kind != "action":
+            raise ToolRefused(f"{name} is not an action")
+        async with self._turn:
+            acted = await self._act(tool, args)
+            seen = await self._observe(screenshot=screenshot, tree=tree, dom=dom, acted=True)
+            seen["action_ms"] = acted["action_ms"]
+            if script:
+                seen["script_result"] = await self._browser.active_page().evaluate(script)
+            return seen
+
+    async def evaluate(self, js: str, arg: Any = None) -> Any:
+        """Runs a task's JavaScript in the active page; a function is called with `arg`."""
+        async with self._turn:
+            await self._browser.ensure_running()
+            return await self._browser.active_page().evaluate(js, arg)
+
+    async def reset_browser(self) -> None:
+        """One blank tab, nothing remembered."""
+        async with self._turn:
+            await self._browser.reset()
+            self._actions.messages.clear()
+            self._last_error = ""
+            self._started_ns = time.monotonic_ns()
+
+    async def seed(self, value: int) -> None:
+        """Seeds the server's own random numbers; pages are seeded by their task."""
+        random.seed(value)
+
+    async def _observe(self, **wanted: bool) -> dict[str, Any]:
+        assert self._observer is not None
+        seen = await self._observer.observe(**wanted)
+        seen["last_action_error"] = self._last_error
+        seen["messages"] = list(self._actions.messages)
+        seen["elapsed_s"] = (time.monotonic_ns() - self._started_ns) / 1e9
+        return seen
