@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from bunshin_gym.envs import BunshinEnv
+    from bunshin_gym.forkable import ForkableEnv
     from bunshin_gym.registration import register_envs
-    from bunshin_gym.types import ForkStats, Forkable, Phase, ToolCall, ToolEffect, ToolResult
+    from bunshin_gym.types import Forkable, ForkStats, Phase, ToolCall, ToolEffect, ToolResult
     from bunshin_gym.workspace import Snapshot, Workspace
 
 __all__ = [
     "BunshinEnv",
     "ForkStats",
     "Forkable",
+    "ForkableEnv",
     "Phase",
     "Snapshot",
     "ToolCall",
@@ -32,6 +34,7 @@ _HOMES: Final = {
     "BunshinEnv": "bunshin_gym.envs",
     "ForkStats": "bunshin_gym.types",
     "Forkable": "bunshin_gym.types",
+    "ForkableEnv": "bunshin_gym.forkable",
     "Phase": "bunshin_gym.types",
     "Snapshot": "bunshin_gym.workspace",
     "ToolCall": "bunshin_gym.types",

@@ -153,9 +153,7 @@ class BrowserSurface:
         `screenshot` is (height, width, 3) uint8; `open_pages_urls` is one address a line;
         `elapsed_time`, in seconds, is there on request, since it is another one in every run.
         """
-        entries: dict[str, spaces.Space[Any]] = {
-            name: Unicode(max_length) for name, max_length in TEXT_LENGTHS.items()
-        }
+        entries: dict[str, spaces.Space[Any]] = {name: Unicode(max_length) for name, max_length in TEXT_LENGTHS.items()}
         entries["screenshot"] = spaces.Box(0, 255, shape=(screen.height, screen.width, 3), dtype=np.uint8)
         entries["active_page_index"] = spaces.Box(0, 255, shape=(1,), dtype=np.int64)
         if elapsed_time:

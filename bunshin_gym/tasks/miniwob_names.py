@@ -144,9 +144,7 @@ PAGES: Final = (
 FLIGHT_SITES: Final = ("AA", "Alaska", "Alaska-auto")
 """The booking sites under `flight/` that have a data set."""
 
-TIMED: Final = frozenset(
-    {"button-delay", "chase-circle", "hover-shape", "moving-items", "simon-says", "stock-market"}
-)
+TIMED: Final = frozenset({"button-delay", "chase-circle", "hover-shape", "moving-items", "simon-says", "stock-market"})
 """Pages that change by the clock while nobody acts."""
 
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import numpy as np
 
@@ -118,7 +118,7 @@ class _World:
     dead: bool = False
 
     def copy(self) -> _World:
-        twin = np.random.Generator(type(self.dice.bit_generator)())  # type: ignore[call-arg]
+        twin = np.random.Generator(type(self.dice.bit_generator)())
         twin.bit_generator.state = self.dice.bit_generator.state
         return _World(
             rooms=self.rooms,
@@ -156,17 +156,14 @@ class FakeWorkspace:
     a workspace booted anew roll other numbers, while a fork starts with its source's dice.
     """
 
-    def __init__(
-        self, *, seed: int = 0, host: FakeHost | None = None, steps_max: int = 100
-    ) -> None:
+    def __init__(self, *, seed: int = 0, host: FakeHost | None = None, steps_max: int = 100) -> None:
         self.host = host if host is not None else FakeHost()
         self.seed = seed
         rng = np.random.default_rng(seed)
         things = [f"{colour} stone" for colour in ("red", "green", "blue", "grey")] + ["key"]
         places = rng.integers(0, 4, size=len(things))
         rooms = tuple(
-            tuple(thing for thing, place in zip(things, places, strict=True) if place == room)
-            for room in range(4)
+            tuple(thing for thing, place in zip(things, places, strict=True) if place == room) for room in range(4)
         )
         self.number = self.host.entered(forked=False)
         self._world = _World(

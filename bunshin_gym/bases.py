@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One booted snapshot for each kind of workspace in this process, shared by its envs.
+
+Booting a desktop takes seconds, branching a fraction of one: so the first reset boots, and every
+reset branches. A base belongs to the process that booted it; after os.fork() the child starts with
+none, and leaves its parent's alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from multiprocessing import util
+from typing import Final
+
+from bunshin_gym.errors import BunshinError
+from bunshin_gym.guest import GuestBase
+from bunshin_gym.surfaces.base import Screen
+
+__all__ = ["BaseKey", "BasePool", "shared_bases"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseKey:
+    """All that makes two boots differ.
+
+    Attributes:
+        home: the state directory.
+        image: the image's name, or its digest.
+        screen: size of the screen.
+        surface: what the tool server serves.
+        engine: which engine forks; None is the default one.
+        memory_max_bytes: limit of each workspace; None for none.
+    """
+
+    home: str
+    image: str
+    screen: Screen
+    surface: str
+    engine: str | None = None
+    memory_max_bytes: int | None = None
+
+
+@dataclass(slots=True)
+class _Slot:
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    base: GuestBase | None = None
+
+
+class BasePool:
+    """Bases by key, each booted once, by whoever asks first; others wait for it."""
+
+    def __init__(self, boot: Callable[[BaseKey], GuestBase]) -> None:
+        self._boot = boot
+        self._forget()
+        forget = weakref.WeakMethod(self._forget)
+
+        def after_fork() -> None:
+            if (method := forget()) is not None:
+                method()
+
+        os.register_at_fork(after_in_child=after_fork)
+
+    def _forget(self) -> None:
+        """Starts empty without closing: what is there belongs to another process."""
+        self._lock = threading.Lock()
+        self._slots: dict[BaseKey, _Slot] = {}
+        self._closer: util.Finalize | None = None
+
+    def get(self, key: BaseKey) -> GuestBase:
+        """Returns the base, booted if it was not yet.
+
+        Raises:
+            BunshinError: it cannot be booted; the next call tries again.
+        """
+        with self._lock:
+            slot = self._slots.setdefault(key, _Slot())
+            if self._closer is None:
+                # Also run at the end of a multiprocessing worker, where atexit is not.
+                self._closer = util.Finalize(None, self.close, exitpriority=50)
+        with slot.lock:
+            if slot.base is None:
+                slot.base = self._boot(key)
+            return slot.base
+
+    def drop(self, key: BaseKey, base: GuestBase) -> None:
+        """Closes a base that turned out to be broken, unless it was replaced already."""
+        with self._lock:
+            slot = self._slots.get(key)
+        if slot is None:
+            return
+        with slot.lock:
+            if slot.base is base:
+                slot.base = None
+                base.close()
+
+    def close(self) -> None:
+        """Closes every base; a later get boots again."""
+        with self._lock:
+            slots, self._slots = list(self._slots.values()), {}
+        with contextlib.ExitStack() as stack:
+            for slot in slots:
+                with slot.lock:
+                    if slot.base is not None:
+                        stack.callback(slot.base.close)
+                        slot.base = None
+
+
+_shared: BasePool | None = None
+_shared_lock: Final = threading.Lock()
+
+
+def shared_bases() -> BasePool:
+    """This process's pool of real workspaces.
+
+    Raises:
+        BunshinError: the native half is missing.
+    """
+    global _shared
+    with _shared_lock:
+        if _shared is None:
+            try:
+                from bunshin_gym.workspace_guest import boot_base
+            except ImportError as error:
+                raise BunshinError(f"the C core is not built: {error}; run `make core`") from error
+            _shared = BasePool(boot_base)
+        return _shared

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an env needs of a workspace, as one protocol; `WorkspaceGuest` is the real one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+from bunshin_gym.tasks.base import Page
+from bunshin_gym.types import ForkStats, ToolCall, WorkspaceStats
+
+__all__ = ["Guest", "GuestBase", "Seen"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What the workspace showed after its last call.
+
+    Attributes:
+        view: what the tool server saw, as the surface's `observation` takes it.
+        error: what went wrong with the last call; empty when nothing did.
+        run: how many of the calls were run; the rest was dropped because of the error.
+        tool_ns: time spent in the calls.
+        look_ns: time spent looking.
+    """
+
+    view: Mapping[str, Any]
+    error: str = ""
+    run: int = 0
+    tool_ns: int = 0
+    look_ns: int = 0
+
+
+class Guest(Page, Protocol):
+    """A running workspace with a tool server in it."""
+
+    @property
+    def branch_stats(self) -> ForkStats | None:
+        """What making this workspace cost; None if it was booted."""
+        ...
+
+    @property
+    def snapshot_stats(self) -> ForkStats | None:
+        """What the snapshot cost that it was made from; None if it was booted."""
+        ...
+
+    def act(self, calls: Sequence[ToolCall]) -> Seen:
+        """Runs calls in order until one fails, then looks. No calls: only looks.
+
+        Raises:
+            WorkspaceDied: the workspace is gone.
+            ToolError: the tool server broke.
+        """
+        ...
+
+    def fork(self, count: int) -> list[Self]:
+        """Makes branches of what runs now; this workspace goes on.
+
+        Raises:
+            BunshinError: it cannot be forked; it goes on, and no branch is left.
+        """
+        ...
+
+    def stats(self) -> WorkspaceStats:
+        """What it takes now."""
+        ...
+
+    def close(self) -> None:
+        """Ends it; idempotent."""
+        ...
+
+
+class GuestBase(Protocol):
+    """A booted workspace's snapshot, from which every episode starts."""
+
+    @property
+    def image_digest(self) -> str:
+        """The image it was booted from."""
+        ...
+
+    def branch(self) -> Guest:
+        """Makes a fresh workspace of it; from several threads at once if wanted."""
+        ...
+
+    def close(self) -> None:
+        """Gives the snapshot up; branches live on. Idempotent."""
+        ...

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A live view for render_mode="human": a window where there is a display, else a picture file."""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+__all__ = ["FileView", "View", "WindowView", "open_view"]
+
+_log = logging.getLogger("bunshin_gym")
+
+
+class View(Protocol):
+    """Shows one picture after the other."""
+
+    def show(self, pixels: NDArray[np.uint8]) -> None:
+        """Shows (height, width, 3) uint8 pixels."""
+        ...
+
+    def close(self) -> None:
+        """Idempotent."""
+        ...
+
+
+class WindowView:
+    """A Tk window."""
+
+    def __init__(self, title: str) -> None:
+        import tkinter
+
+        self._root = tkinter.Tk()
+        self._root.title(title)
+        self._label = tkinter.Label(self._root, borderwidth=0)
+        self._label.pack()
+        self._photo: Any = None
+        self._closed = False
+        self._root.protocol("WM_DELETE_WINDOW", self.close)
+
+    def show(self, pixels: NDArray[np.uint8]) -> None:
+        """Draws it; does nothing after the window was closed."""
+        from PIL import ImageTk
+
+        if self._closed:
+            return
+        self._photo = ImageTk.PhotoImage(Image.fromarray(pixels), master=self._root)
+        self._label.configure(image=self._photo)
+        self._root.update()
+
+    def close(self) -> None:
+        """Closes the window."""
+        if not self._closed:
+            self._closed = True
+            self._root.destroy()
+
+
+class FileView:
+    """A PNG file that always holds the newest picture, for any viewer that reloads."""
+
+    def __init__(self, title: str) -> None:
+        self._dir = tempfile.TemporaryDirectory(prefix="bunshin-view-")
+        self.path = Path(self._dir.name) / "screen.png"
+        _log.warning("%s: there is no display (DISPLAY is not set); the live view is the file %s", title, self.path)
+
+    def show(self, pixels: NDArray[np.uint8]) -> None:
+        """Replaces the file as a whole."""
+        scratch = self.path.with_suffix(".new")
+        Image.fromarray(pixels).save(scratch, format="PNG")
+        scratch.replace(self.path)
+
+    def close(self) -> None:
+        """Removes the file."""
+        self._dir.cleanup()
+
+
+def open_view(title: str) -> View:
+    """Opens a window, or a file where there is no display or no Tk."""
+    if not os.environ.get("DISPLAY"):
+        return FileView(title)
+    try:
+        import tkinter
+    except ImportError:
+        _log.warning("%s: no window can be opened: this Python has no tkinter", title)
+        return FileView(title)
+    try:
+        return WindowView(title)
+    except tkinter.TclError as error:
+        _log.warning("%s: no window can be opened: %s", title, error)
+        return FileView(title)
