@@ -187,9 +187,12 @@ class Browser:
         self._active = page
 
     def _watch(self, page: Page) -> None:
-        page.on("crash", self._crashed.add)
+        page.on("crash", self._page_crashed)
         page.on("close", self._page_closed)
         page.on("dialog", self._answer)
+
+    def _page_crashed(self, page: Page) -> None:
+        self._crashed.add(page)
 
     def _page_closed(self, page: Page) -> None:
         self._crashed.discard(page)

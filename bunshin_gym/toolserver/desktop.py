@@ -113,21 +113,24 @@ class Desktop:
 
 
 async def _read_word(descriptor: int, who: str) -> None:
-    """Waits until something is written to a pipe, and closes it."""
+    """Waits until a line is written to a pipe, and closes it; not before, or its writer would break."""
     loop = asyncio.get_running_loop()
-    readable: asyncio.Future[bytes] = loop.create_future()
+    ended: asyncio.Future[None] = loop.create_future()
+    line = bytearray()
 
     def take() -> None:
-        loop.remove_reader(descriptor)
-        readable.set_result(os.read(descriptor, 64))
+        data = os.read(descriptor, 64)
+        line.extend(data)
+        if (not data or line.endswith(b"\n")) and not ended.done():
+            ended.set_result(None)
 
     loop.add_reader(descriptor, take)
     try:
-        word = await asyncio.wait_for(readable, _START_TIMEOUT_S)
+        await asyncio.wait_for(ended, _START_TIMEOUT_S)
     except TimeoutError:
-        word = b""
+        line.clear()
     finally:
         loop.remove_reader(descriptor)
         os.close(descriptor)
-    if not word:
+    if not line.endswith(b"\n"):
         raise RuntimeError(f"{who} did not come up; see {_LOGS}/{who.lower()}.log in the workspace")
