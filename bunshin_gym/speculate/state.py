@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a predictor knows of an attempt: the task, the calls so far, and what is on the screen."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from bunshin_gym.keys import canonical_json
+from bunshin_gym.types import ToolCall, ToolResult
+
+__all__ = ["Attempt", "Element", "Prediction", "State", "Step", "View", "call_key", "view_of"]
+
+_ELEMENTS_MAX: Final = 400
+_NODE: Final = re.compile(
+    r"^(?P<indent>\s*)(?:\[(?P<ref>[^\]\s]+)\]\s+)?(?P<role>[A-Za-z]+)"
+    r"(?:\s+(?P<quote>['\"])(?P<name>.*?)(?P=quote)(?=,|$))?(?P<rest>.*)$"
+)
+_PHRASE: Final = re.compile(r"[;:,.\n\[\]()]+")
+_VALUE: Final = re.compile(r"value=(['\"])(.*?)\1")
+
+
+def call_key(call: ToolCall) -> str:
+    """Text that is equal for equal calls, whatever the spelling of their arguments.
+
+    Raises:
+        UsageError: an argument is no JSON value.
+    """
+    return call.name + canonical_json(call.args)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Element:
+    """One thing on the screen that a call can be about.
+
+    Attributes:
+        ref: how calls name it, such as a bid; empty for plain text.
+        role: button, textbox, ...; "text" for plain text.
+        name: what it is called on the screen.
+        flags: what else is known: "focused", "checked", "disabled", ...
+        value: what an input holds.
+    """
+
+    ref: str
+    role: str
+    name: str
+    flags: frozenset[str] = frozenset()
+    value: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """An observation, as far as a prediction needs it.
+
+    Attributes:
+        page: which page or window is shown; without what changes at each visit.
+        instruction: what the task asks for, when the observation says it.
+        elements: in reading order, at most 400.
+        error: why the last call failed; empty when it did not.
+        focus: the ref of what has the focus; empty when nothing has.
+    """
+
+    page: str = ""
+    instruction: str = ""
+    elements: tuple[Element, ...] = ()
+    error: str = ""
+    focus: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One call that an attempt made, and what was on the screen before it.
+
+    Attributes:
+        view: what the agent saw when it chose the call.
+        call: what it chose.
+        run_ns: how long the call took; 0 when it was not measured.
+        think_ns: how long the agent took to choose; 0 when it was not measured.
+    """
+
+    view: View
+    call: ToolCall
+    run_ns: int = 0
+    think_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """Where an attempt is when its agent thinks.
+
+    Attributes:
+        task: what attempts that may resemble each other share, such as a task's id.
+        view: what the agent sees now.
+        steps: what it did so far.
+    """
+
+    task: str
+    view: View
+    steps: tuple[Step, ...] = ()
+
+    def after(self, call: ToolCall, result: ToolResult, *, run_ns: int = 0, think_ns: int = 0) -> State:
+        """The state once `call` brought `result`."""
+        step = Step(view=self.view, call=call, run_ns=run_ns, think_ns=think_ns)
+        return State(task=self.task, view=_inherit(view_of(result.observation), self.view), steps=(*self.steps, step))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """A whole attempt, as a predictor learns from it.
+
+    Attributes:
+        task: as in `State`.
+        steps: every call, in order.
+        reward: the sum of its rewards.
+    """
+
+    task: str
+    steps: tuple[Step, ...] = ()
+    reward: float = 0.0
+
+    def states(self) -> list[tuple[State, ToolCall]]:
+        """Each state that the agent was in, with the call it chose there."""
+        return [
+            (State(task=self.task, view=step.view, steps=self.steps[:place]), step.call)
+            for place, step in enumerate(self.steps)
+        ]
+
+
+def _inherit(view: View, before: View) -> View:
+    """A view that says no instruction keeps the one before."""
+    if view.instruction or not before.instruction:
+        return view
+    return View(
+        page=view.page,
+        instruction=before.instruction,
+        elements=view.elements,
+        error=view.error,
+        focus=view.focus,
+    )
+
+
+def view_of(observation: Any, *, instruction: str = "") -> View:
+    """Reads an observation: a mapping with BrowserGym's keys, a text, or a mapping with `text`.
+
+    What it does not know it leaves out; it never raises on an observation's content.
+    """
+    if isinstance(observation, str):
+        return View(instruction=instruction, elements=_phrases(observation))
+    if not isinstance(observation, Mapping):
+        return View(instruction=instruction)
+    goal = str(observation.get("goal") or observation.get("instruction") or instruction)
+    error = str(observation.get("last_action_error") or "")
+    focus = str(observation.get("focused_element_bid") or "")
+    tree = observation.get("axtree_txt") or observation.get("accessibility_tree")
+    elements = _nodes(tree) if isinstance(tree, str) else _phrases(str(observation.get("text") or ""))
+    return View(page=_page(observation), instruction=goal, elements=elements, error=error, focus=focus)
+
+
+def _page(observation: Mapping[str, Any]) -> str:
+    url = str(observation.get("url") or observation.get("window") or "")
+    return url.split("?", 1)[0].split("#", 1)[0]
+
+
+def _phrases(text: str) -> tuple[Element, ...]:
+    parts = (part.strip().strip("'\"") for part in _PHRASE.split(text))
+    return tuple(Element(ref="", role="text", name=part) for part in parts if part)[:_ELEMENTS_MAX]
+
+
+def _nodes(tree: str) -> tuple[Element, ...]:
+    """Reads an accessibility tree, a node a line: `[ref] role 'name', flag, key=value`."""
+    elements = []
+    for line in tree.splitlines():
+        match = _NODE.match(line)
+        if match is None:
+            continue
+        rest = match["rest"] or ""
+        value = _VALUE.search(rest)
+        flags = (part.strip() for part in _VALUE.sub("", rest).split(","))
+        elements.append(
+            Element(
+                ref=match["ref"] or "",
+                role=match["role"],
+                name=(match["name"] or "").strip(),
+                flags=frozenset(flag for flag in flags if flag and len(flag) <= 40),
+                value=value[2] if value else "",
+            )
+        )
+        if len(elements) == _ELEMENTS_MAX:
+            break
+    return tuple(elements)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """A call that may come next.
+
+    Attributes:
+        call: name and arguments.
+        probability: how often such a prediction is right, from 0 to 1.
+    """
+
+    call: ToolCall
+    probability: float = field(default=0.0)
