@@ -28,6 +28,7 @@ struct bsh_record {
 	struct bsh_owner owner;
 	struct bsh_owner init; /* of a workspace, once it runs */
 	char **layers;         /* top first, absolute */
+	char **deltas;         /* of a workspace: layers of its own snapshots that its next one is stacked on; top first */
 	char **env;
 	char *label;
 	char *hostname;

@@ -38,6 +38,7 @@ struct bsh_workspace {
 	int init_pidfd;
 	bool frozen;
 	unsigned int running_execs; /* a snapshot refuses while there are any; under lock */
+	struct bsh_layer_index *layer_index; /* of upper at its last snapshot; NULL: none (layer.h), freed with the handle */
 	void *origin;             /* what the engine keeps of the snapshot it came from; given back at the stop */
 	void (*origin_release)(void *origin);
 };

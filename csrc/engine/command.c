@@ -84,9 +84,10 @@ static void launch_main(void *context, int report_fd)
 		bsh_report_exit(report_fd, errno, "mark descriptors");
 	if (launch->command->keep_fd >= 0 && fcntl(launch->command->keep_fd, F_SETFD, 0) < 0)
 		bsh_report_exit(report_fd, errno, "keep a descriptor");
+	bsh_report_done(report_fd, 0);
 	bsh_signals_reset();
 	execve(launch->command->argv[0], launch->command->argv, environment);
-	bsh_report_exit(report_fd, errno, "run criu");
+	_exit(127); /* that it can be run has been probed; the waiting side sees the status */
 }
 
 /* ---- in the parent -------------------------------------------------------- */

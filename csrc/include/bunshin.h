@@ -134,3 +134,10 @@ const char *bsh_snapshot_engine(const struct bsh_snapshot *snap);
 /* Gives up the snapshot; its layers live on while branches use them. Idempotent. */
 int bsh_snapshot_drop(struct bsh_snapshot *snap, struct bsh_error *err);
 void bsh_snapshot_free(struct bsh_snapshot *snap); /* drops it first */
+
+/* ---- for tests -------------------------------------------------------- */
+
+/* Names of the points where an operation can be made to fail; NULL past the last. */
+const char *bsh_fault_name(unsigned int index);
+/* The next operation of this process that comes to the point fails there; NULL disarms. */
+int bsh_fault_arm(const char *name, struct bsh_error *err);

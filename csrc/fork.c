@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/api.h"
+#include "base/cleanup.h"
+#include "base/fault.h"
+#include "base/text.h"
+#include "host/spawn.h"
+#include "host/trace.h"
+#include "snapshot.h"
+#include "workspace.h"
+
+/* Keeps the snapshot from being dropped while a branch is made of it. */
+static int enter_snapshot(struct bsh_snapshot *snap, struct bsh_error *err)
+{
+	int rc = 0;
+
+	pthread_mutex_lock(&snap->lock);
+	if (snap->dropped)
+		rc = bsh_fail(err, ESTALE, "snapshot %s has been dropped", snap->record.id);
+	else
+		snap->branching++;
+	pthread_mutex_unlock(&snap->lock);
+	return rc;
+}
+
+static void leave_snapshot(struct bsh_snapshot *snap)
+{
+	pthread_mutex_lock(&snap->lock);
+	if (--snap->branching == 0)
+		pthread_cond_broadcast(&snap->idle);
+	pthread_mutex_unlock(&snap->lock);
+}
+
+static int make_place(struct bsh_snapshot *snap, const char *label, struct bsh_workspace **ret_ws, struct bsh_error *err)
+{
+	struct bsh_record record;
+	struct timespec now;
+	int rc;
+
+	bsh_record_copy(&record, &snap->record);
+	free(record.parent);
+	record.parent = bsh_strdup(snap->record.id);
+	if (label) {
+		free(record.label);
+		record.label = bsh_strdup(label);
+	}
+	clock_gettime(CLOCK_REALTIME, &now);
+	record.created_ns = now.tv_sec * 1000000000LL + now.tv_nsec;
+	rc = bsh_workspace_prepare(snap->core, &record, ret_ws, err);
+	bsh_record_release(&record);
+	return rc;
+}
+
+static int run_engine(struct bsh_snapshot *snap, struct bsh_workspace *ws, struct bsh_trace *trace,
+	struct bsh_carried *carried, int *ret_pidfd, struct bsh_error *err)
+{
+	struct bsh_origin *origin = snap->origin;
+	struct bsh_place place;
+	pid_t pid;
+	int rc;
+
+	bsh_workspace_place(ws, &place);
+	rc = bsh_fault_hit(BSH_FAULT_BRANCH_REGISTERED, err);
+	if (rc == 0)
+		rc = origin->engine->branch(origin->state, &place, trace, carried, &pid, err);
+	if (rc == 0)
+		rc = bsh_pidfd_open(pid, ret_pidfd, err);
+	if (rc == 0)
+		rc = bsh_fault_hit(BSH_FAULT_BRANCH_RUNNING, err);
+	if (rc == 0)
+		rc = bsh_workspace_adopt(ws, pid, err);
+	if (rc < 0)
+		return rc;
+	ws->origin = bsh_origin_get(origin);
+	ws->origin_release = bsh_origin_put;
+	return bsh_fault_hit(BSH_FAULT_BRANCH_ADOPTED, err);
+}
+
+static int branch_steps(struct bsh_snapshot *snap, const char *label, struct bsh_trace *trace,
+	struct bsh_carried *carried, struct bsh_workspace **ret_ws, struct bsh_error *err)
+{
+	struct bsh_workspace *ws = NULL;
+	auto_close int pidfd = -1;
+	int phase = bsh_trace_begin(trace, "place");
+	int status;
+	int rc = make_place(snap, label, &ws, err);
+
+	bsh_trace_end(trace, phase);
+	if (rc < 0)
+		return rc;
+	rc = run_engine(snap, ws, trace, carried, &pidfd, err);
+	if (rc < 0) {
+		bsh_workspace_free(ws);
+		/* Not adopted, its init is still a child of this process. */
+		if (pidfd >= 0)
+			bsh_wait_pidfd(pidfd, -1, &status);
+		return rc;
+	}
+	*ret_ws = ws;
+	return 0;
+}
+
+int bsh_snapshot_branch(struct bsh_snapshot *snap, const char *label, struct bsh_workspace **ret_ws,
+	struct bsh_fork_stats *ret_stats, struct bsh_error *err)
+{
+	struct bsh_carried carried = { 0 };
+	struct bsh_trace trace;
+	int rc;
+
+	bsh_trace_start(&trace);
+	rc = enter_snapshot(snap, err);
+	if (rc < 0)
+		return rc;
+	rc = branch_steps(snap, label, &trace, &carried, ret_ws, err);
+	leave_snapshot(snap);
+	if (rc < 0)
+		return bsh_context(err, rc, "branch of snapshot %s", snap->record.id);
+	if (ret_stats) {
+		memset(ret_stats, 0, sizeof(*ret_stats));
+		bsh_trace_report(&trace, ret_stats);
+		ret_stats->copied_bytes = carried.copied_bytes;
+		ret_stats->shared_bytes = carried.shared_bytes;
+	}
+	return 0;
+}

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+/*
+ * Inside of a snapshot.
+ *
+ *   snapshot --+--> origin (engine + its state) <--+-- branch 1
+ *              |         dropped with the last     +-- branch 2
+ *              +--> HOME/snapshots/ID, HOME/layers/ID
+ */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "engine/engine.h"
+#include "registry.h"
+
+struct bsh_core;
+
+/* What the engine keeps; shared by the snapshot and the branches that came from it. */
+struct bsh_origin {
+	const struct bsh_engine *engine;
+	void *state;
+	_Atomic unsigned int refs;
+};
+struct bsh_origin *bsh_origin_get(struct bsh_origin *origin);
+/* Takes void, to be a workspace's origin_release. */
+void bsh_origin_put(void *origin);
+
+struct bsh_snapshot {
+	struct bsh_core *core;
+	struct bsh_record record; /* layers: what a branch is stacked on */
+	char *dir;
+	struct bsh_origin *origin;
+	pthread_mutex_t lock; /* of what follows */
+	pthread_cond_t idle;
+	unsigned int branching; /* branches in the making; a drop waits for them */
+	bool dropped;
+};
