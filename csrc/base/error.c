@@ -43,7 +43,8 @@ int bsh_context(struct bsh_error *err, int rc, const char *fmt, ...)
 	va_start(args, fmt);
 	used = vsnprintf(err->msg, sizeof(err->msg), fmt, args);
 	va_end(args);
-	if (used >= 0 && (size_t)used < sizeof(err->msg))
-		snprintf(err->msg + used, sizeof(err->msg) - (size_t)used, ": %s", inner);
+	if (used >= 0 && (size_t)used + 2 < sizeof(err->msg))
+		snprintf(err->msg + used, sizeof(err->msg) - (size_t)used, ": %.*s",
+			(int)(sizeof(err->msg) - (size_t)used - 3), inner);
 	return rc;
 }

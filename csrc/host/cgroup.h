@@ -51,6 +51,9 @@ int bsh_cgroup_pids(const struct bsh_cgroup *cgroup, pid_t **ret_pids, size_t *r
 /* Kernel memory charged to it; 0 where the machine does not tell. */
 unsigned long long bsh_cgroup_kernel_bytes(const struct bsh_cgroup *cgroup);
 
-/* A child of the tracker for one command, so that all its descendants can be killed. */
+/*
+ * A child of the tracker for one command, so that all its descendants can be killed.
+ * It has one directory only; the other hierarchies stay the parent's.
+ */
 int bsh_cgroup_child_make(const struct bsh_cgroup *cgroup, const char *name, struct bsh_cgroup *ret_child,
 			  struct bsh_error *err);

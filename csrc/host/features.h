@@ -14,7 +14,6 @@ struct bsh_features {
 	bool pidfd_info;           /* PIDFD_GET_INFO tells the exit code also after another has reaped */
 	bool pagemap_scan;
 	bool kpagecount;
-	bool soft_dirty;
 	char *cgroup_v2;           /* mount point, NULL when absent; may be without controllers */
 	bool v2_memory;            /* controllers that can be used below cgroup_v2 */
 	bool v2_pids;
@@ -29,3 +28,5 @@ struct bsh_features {
 int bsh_features_get(const struct bsh_features **ret_features, struct bsh_error *err);
 /* One "name=value" a line. */
 char *bsh_features_text(const struct bsh_features *features);
+/* Fills in the cgroup mount points from the text of a mountinfo file. */
+void bsh_features_parse_mounts(const char *mountinfo, struct bsh_features *features);

@@ -18,8 +18,8 @@ int bsh_pagemap_open(pid_t pid, int *ret_fd, struct bsh_error *err);
 int bsh_pagemap_read(int fd, uint64_t start, uint64_t *entries, size_t n, struct bsh_error *err);
 
 /*
- * Ranges of a mapping that have pages, found without walking what is empty (reserved
- * mappings of a terabyte are usual). Calls back with the entries of each run.
+ * Visits the pages of a range, run by run. With PAGEMAP_SCAN (Linux 6.7) what is empty costs
+ * nothing; without it every entry is read, so leave out reserved ranges (a terabyte is usual).
  */
 typedef int (*bsh_pagemap_visitor)(void *context, uint64_t address, const uint64_t *entries, size_t n);
 int bsh_pagemap_walk(int fd, uint64_t start, uint64_t end, bsh_pagemap_visitor visit, void *context,

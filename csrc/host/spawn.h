@@ -5,31 +5,37 @@
  * system calls are made. Such a child's function gets everything prepared, writes what went
  * wrong to its report and never returns to the caller's code.
  */
+#include <stddef.h>
 #include <sys/types.h>
 
 struct bsh_error;
 
-/* What a child says when it fails; read from a pipe that closes at exec. */
+/*
+ * What a child says: one report, also of success. The end of the pipe alone tells nothing,
+ * since a process that another part of the program forks meanwhile keeps a copy of it open.
+ */
 struct bsh_report {
-	int code; /* errno */
-	char what[124];
+	int code;  /* errno; 0: done */
+	int value; /* with code 0: what the child was asked for */
+	char what[120];
 };
-/* In the child: writes the report to fd and exits. what must be a literal or prepared. */
+/* In the child. what must be a literal or prepared. */
+void bsh_report_done(int fd, int value);
 _Noreturn void bsh_report_exit(int fd, int code, const char *what);
-/* In the parent: 0 when the pipe closed silently, else fills *err and returns -errno. */
-int bsh_report_read(int fd, struct bsh_error *err);
+/* In the parent: waits for the report. Fills *err and returns -errno when it tells of a failure. */
+int bsh_report_read(int fd, int *ret_value, struct bsh_error *err);
 
 typedef void (*bsh_child_main)(void *context, int report_fd);
 /*
- * Forks; the child runs main with all signals blocked, not dumpable, and its report
- * pipe. flags: CLONE_NEW*. The child's termination must be collected with bsh_wait_pidfd.
+ * Forks; the child runs main with all signals blocked, not dumpable, killed when the
+ * calling thread dies before its exec, and with its end of a report pipe. flags: CLONE_NEW*.
  */
 int bsh_spawn(bsh_child_main main, void *context, unsigned long long flags, pid_t *ret_pid, int *ret_pidfd,
 	      int *ret_report_fd, struct bsh_error *err);
-/* In the child, before exec: default handlers and an empty mask. */
+/* In the child, before exec: default handlers, an empty mask, and the parent's death means nothing any more. */
 void bsh_signals_reset(void);
-/* In the child: closes all but the standard streams and keep (or -1). */
-void bsh_close_others(int keep);
+/* In the child: closes all but the standard streams and the n descriptors of keep. */
+void bsh_close_others(const int *keep, size_t n);
 
 /*
  * Waits for a child's end (-1: for ever) and reaps it: its wait status. Works also when
