@@ -11,6 +11,7 @@ BunshinError
 ├── CallTimeout (also TimeoutError)     a call took longer than it may
 ├── EngineError                         a fork engine failed; the source runs on
 ├── ImageError                          an image cannot be built, found or read
+├── ReplayDiverged                      calls run again did not bring what they brought before
 │   ├── ImageNotFoundError                  no image of that name or digest
 │   └── ImageBuildError                     a builder failed; the store is as it was before
 └── ToolError                           the tool server refused a call or broke
@@ -29,6 +30,7 @@ __all__ = [
     "ImageError",
     "ImageNotFoundError",
     "PrivilegeError",
+    "ReplayDiverged",
     "ResourceError",
     "ToolError",
     "ToolTimeoutError",
@@ -85,6 +87,10 @@ class ImageNotFoundError(ImageError):
 
 class ImageBuildError(ImageError):
     """A builder failed; what it had made so far is gone again."""
+
+
+class ReplayDiverged(BunshinError):
+    """A state cannot be rebuilt: a call run again brought something else than it did before."""
 
 
 class ToolError(BunshinError):

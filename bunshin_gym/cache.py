@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tool-sequence cache: what the attempts of a process share, and what is reused, checked and kept.
+
+An attempt that follows known tool calls from a known start gets the stored results and runs nothing;
+see `attempt.py` for how it walks, `tree.py` for where results and snapshots are.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from bunshin_gym.attempt import RESET, Attempt, CachedStep, Source, Stateful
+from bunshin_gym.errors import UsageError
+from bunshin_gym.keys import Context, ToolSpec
+from bunshin_gym.stamps import Stamps
+from bunshin_gym.store.index import Node
+from bunshin_gym.tree import Booted, SnapshotTree
+from bunshin_gym.types import ToolEffect
+from bunshin_gym.worth import Credit
+
+__all__ = ["RESET", "Attempt", "CachePolicy", "CachedStep", "SequenceCache", "Source", "Stateful"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CachePolicy:
+    """What is reused, checked and kept.
+
+    Attributes:
+        reuse_stochastic: the chance that a known outcome of a stochastic tool is taken instead of a new one.
+        samples_max: how many outcomes of one stochastic call are kept.
+        fresh_every: every so many times that a node is hit, its call is run all the same; 0 for never.
+        audit: the share of hits that are run all the same, to compare observation and state.
+        quarantine_after: disagreements after which a tool's results are not reused any more; 0 for never.
+        single_flight: what an attempt does that needs a call which another attempt is running.
+        snapshot_share: time spent on snapshots, as a share of the time spent on boots and calls.
+        unknown: what a tool is taken for that was not declared.
+    """
+
+    reuse_stochastic: float = 0.0
+    samples_max: int = 8
+    fresh_every: int = 0
+    audit: float = 0.0
+    quarantine_after: int = 0
+    single_flight: Literal["wait", "go_on"] = "wait"
+    snapshot_share: float = 0.04
+    unknown: ToolEffect = "external"
+
+    def __post_init__(self) -> None:
+        for name in ("reuse_stochastic", "audit", "snapshot_share"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UsageError(f"{name} is {getattr(self, name)}; it must be between 0 and 1")
+        for name in ("samples_max", "fresh_every", "quarantine_after"):
+            if getattr(self, name) < 0:
+                raise UsageError(f"{name} is {getattr(self, name)}; it must not be negative")
+
+
+class SequenceCache:
+    """What the attempts of one process share: the tree, the tools' meaning, the policy. Thread-safe."""
+
+    def __init__(
+        self,
+        tree: SnapshotTree,
+        tools: Mapping[str, ToolSpec],
+        *,
+        stamps: Stamps | None = None,
+        policy: CachePolicy | None = None,
+        seed: int = 0,
+    ) -> None:
+        """Args:
+        tools: what is known of each tool; the tree is borrowed, and not closed here.
+        stamps: places in results that belong to the run.
+        seed: of the draws that `audit` and `reuse_stochastic` need.
+        """
+        self.tree = tree
+        self.tools = dict(tools)
+        self.stamps = stamps if stamps is not None else Stamps()
+        self.policy = policy if policy is not None else CachePolicy()
+        self.credit = Credit(self.policy.snapshot_share)
+        self._rng = np.random.default_rng(seed)
+        self._hits: dict[int, int] = {}
+        self._lock = threading.Lock()
+
+    def attempt(self, context: Context, boot: Callable[[], Booted]) -> Attempt:
+        """A new attempt, not started yet. `boot` is called when a workspace at the start is needed."""
+        return Attempt(self, context, boot)
+
+    def spec(self, name: str) -> ToolSpec:
+        """What is known of a tool."""
+        spec = self.tools.get(name)
+        return spec if spec is not None else ToolSpec(effect=self.policy.unknown)
+
+    def effect(self, task: str, name: str) -> ToolEffect:
+        """What running a tool again means, and `external` for one in quarantine."""
+        row = self.tree.ledger.tool(task, name)
+        return "external" if row is not None and row.quarantined is not None else self.spec(name).effect
+
+    def chance(self, share: float) -> bool:
+        """True in that share of calls."""
+        if share <= 0:
+            return False
+        with self._lock:
+            return bool(self._rng.random() < share)
+
+    def pick(self, count: int) -> int:
+        """A number below `count`."""
+        with self._lock:
+            return int(self._rng.integers(count))
+
+    def due(self, node: Node) -> bool:
+        """Whether a hit of the node is to be run all the same."""
+        if self.policy.fresh_every:
+            with self._lock:
+                hits = self._hits[node.id] = self._hits.get(node.id, 0) + 1
+            if hits % self.policy.fresh_every == 0:
+                return True
+        return self.chance(self.policy.audit)
+
+    def disagreed(self, task: str, name: str, what: str) -> None:
+        """Notes that a tool brought something else than before, and may put it into quarantine."""
+        _log.warning("task %s: %s: %s", task, name, what)
+        self.tree.ledger.add_tool(task, name, disagreements=1)
+        row = self.tree.ledger.tool(task, name)
+        limit = self.policy.quarantine_after
+        if limit and row is not None and row.disagreements >= limit and row.quarantined is None:
+            self.tree.ledger.quarantine(task, name, f"{row.disagreements} disagreements, the last: {what}")

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The workspace of an attempt: made when it is needed, where it is needed, and kept in step with the tree."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Final
+
+from bunshin_gym.errors import BunshinError, ClosedError, ReplayDiverged
+from bunshin_gym.keys import Context
+from bunshin_gym.store.index import Node
+from bunshin_gym.tree import Booted
+from bunshin_gym.types import Forkable, ToolCall, ToolResult
+
+if TYPE_CHECKING:
+    from bunshin_gym.cache import SequenceCache
+
+__all__ = ["RESET", "LiveWorkspace"]
+
+_log = logging.getLogger(__name__)
+
+RESET: Final = "(reset)"
+"""Stands for the boot where tools are counted."""
+
+
+class LiveWorkspace:
+    """At most one workspace, and the node whose state it is in; `node` is None off the tree."""
+
+    def __init__(self, cache: SequenceCache, context: Context, boot: Callable[[], Booted]) -> None:
+        self._cache, self._tree, self._context, self._boot = cache, cache.tree, context, boot
+        self._anchors = ExitStack()
+        self.workspace: Forkable | None = None
+        self.node: Node | None = None
+
+    def boot(self) -> tuple[ToolResult, int]:
+        """Makes a workspace at the start; returns what it showed, and how long that took in ns."""
+        begun_ns = time.perf_counter_ns()
+        booted = self._boot()
+        wall_ns = time.perf_counter_ns() - begun_ns
+        self.workspace, self.node = booted.live, None
+        return booted.result, wall_ns
+
+    def run(self, cursor: Node | None, call: ToolCall) -> tuple[ToolResult, int]:
+        """Runs a call in the cursor's state; returns its result and how long it took in ns.
+
+        Whose state the workspace is in then, the caller has to say, by setting `node`.
+
+        Raises:
+            ReplayDiverged: the cursor's state cannot be rebuilt.
+            BunshinError: the workspace failed, and is closed.
+        """
+        workspace = self.ensure(cursor)
+        begun_ns = time.perf_counter_ns()
+        try:
+            result = workspace.run(call)
+        except BaseException:  # nobody knows in what state the call left it
+            self.discard()
+            raise
+        self.node = None
+        return result, time.perf_counter_ns() - begun_ns
+
+    def ensure(self, cursor: Node | None) -> Forkable:
+        """The workspace in the cursor's state, made from the nearest snapshot if it is not; raises as `run`."""
+        if self.workspace is not None and (cursor is None or (self.node is not None and self.node.id == cursor.id)):
+            return self.workspace
+        if cursor is None:
+            raise ClosedError("the workspace of this attempt failed, and it is off the tree: reset first")
+        old, old_at = self.workspace, self.node
+        self.workspace = self.node = None
+        try:
+            made = self._tree.materialise(
+                cursor,
+                boot=self._boot,
+                replay=self._replay,
+                check_boot=self._check_boot,
+                behind=None if old is None or old_at is None else (old, old_at),
+            )
+        except BaseException:
+            if old is not None:
+                old.close()
+            raise
+        self.workspace, self.node = made.live, cursor
+        if old is not None and made.live is not old:
+            old.close()
+        self._tree.left(cursor)
+        if made.origin != "memory" or made.replayed:
+            self.consider()
+        return made.live
+
+    def consider(self) -> None:
+        """Takes a snapshot here if it is expected to save more than it costs, and time may be spent on it."""
+        node = self.node
+        if node is None or self.workspace is None or node.over or not self._cache.credit.allows():
+            return
+        if self._tree.worth_ns(node) > self._tree.keeper.estimates.snapshot_ns.value:
+            self.keep()
+
+    def keep(self) -> None:
+        """Takes a snapshot here if the budget has room for what it is worth."""
+        if self.node is None or self.workspace is None or self.node.over:
+            return
+        begun_ns = time.perf_counter_ns()
+        try:
+            self._tree.keep(self.node, self.workspace)
+        except BunshinError as error:  # a workspace that cannot be forked runs on, and so does the attempt
+            _log.warning("no snapshot of node %s: %s", self.node.digest.hex(), error)
+        self._cache.credit.spend(time.perf_counter_ns() - begun_ns)
+
+    def anchor(self, node: Node) -> bool:
+        """Holds the node's snapshot until `close`; False when it is gone."""
+        return self._anchors.enter_context(self._tree.keeper.lease(node)) is not None
+
+    def discard(self) -> None:
+        """Closes the workspace; another can be made."""
+        workspace, self.workspace, self.node = self.workspace, None, None
+        if workspace is not None:
+            workspace.close()
+
+    def close(self) -> None:
+        """Closes the workspace and lets go of the snapshots; idempotent."""
+        try:
+            self.discard()
+        finally:
+            self._anchors.close()
+
+    def _replay(self, workspace: Forkable, node: Node) -> None:
+        assert node.call is not None
+        result = workspace.run(node.call)
+        if node.effect == "deterministic" and self._cache.stamps.outcome(result) != node.outcome:
+            what = f"its result differs from that of node {node.digest.hex()} when it is replayed"
+            self._cache.disagreed(self._context.task, node.call.name, what)
+            raise ReplayDiverged(f"{node.call.name}: {what}")
+
+    def _check_boot(self, booted: Booted, root: Node) -> None:
+        if self._cache.stamps.outcome(booted.result) != root.outcome:
+            what = f"the first observation differs from that of node {root.digest.hex()}"
+            self._cache.disagreed(self._context.task, RESET, what)
+            raise ReplayDiverged(what)

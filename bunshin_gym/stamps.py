@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What in a result belongs to the run and not to its outcome: times, ids, measurements.
+
+An env declares such places as dotted paths, `observation.clock` or `info.calls.*.id`, each with a kind:
+
+- `unix_s`, `unix_ns`, `iso_time`: the present time when a stored result is given out;
+- `call_id`: the id of the caller's call, or a new one;
+- `action`: the action as the caller wrote it, which may be another spelling of the same call;
+- `keep`: given out as it was stored, but never compared (a caret that blinks, a measured length);
+- `drop`: not stored at all.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any, Final, Literal, get_args
+
+from bunshin_gym.errors import UsageError
+from bunshin_gym.store.codec import fingerprint
+from bunshin_gym.types import ToolResult
+
+__all__ = ["StampKind", "Stamps"]
+
+StampKind = Literal["unix_s", "unix_ns", "iso_time", "call_id", "action", "keep", "drop"]
+
+_MISSING: Final = object()
+
+
+class Stamps:
+    """The declared places of one env."""
+
+    def __init__(self, paths: Mapping[str, StampKind] | None = None) -> None:
+        """Raises UsageError for a path that begins with neither `observation.` nor `info.`, or an unknown kind."""
+        self._paths: list[tuple[tuple[str, ...], StampKind]] = []
+        for path, kind in (paths or {}).items():
+            parts = tuple(path.split("."))
+            if parts[0] not in ("observation", "info") or len(parts) < 2 or "" in parts:
+                raise UsageError(f"stamp {path!r} must begin with 'observation.' or 'info.'")
+            if kind not in get_args(StampKind):
+                raise UsageError(f"stamp {path!r}: kind {kind!r} is none of {get_args(StampKind)}")
+            self._paths.append((parts, kind))
+
+    def to_store(self, result: ToolResult) -> ToolResult:
+        """The result without what is declared `drop`."""
+        return self._changed(result, [(p, _drop) for p, kind in self._paths if kind == "drop"])
+
+    def to_caller(self, result: ToolResult, *, call_id: str | None, action: str | None) -> ToolResult:
+        """A stored result with the present time, the caller's id and the caller's words in it."""
+        makers: dict[StampKind, Callable[[Any], Any]] = {
+            "unix_s": lambda _: time.time(),
+            "unix_ns": lambda _: time.time_ns(),
+            "iso_time": lambda _: datetime.now(UTC).isoformat(),
+            "call_id": lambda _: uuid.uuid4().hex if call_id is None else call_id,
+            "action": lambda stored: stored if action is None else action,
+        }
+        return self._changed(result, [(p, makers[kind]) for p, kind in self._paths if kind in makers])
+
+    def outcome(self, result: ToolResult) -> bytes:
+        """A digest of what two runs of one call must agree in: all but the info and the declared places.
+
+        Raises:
+            UsageError: the observation holds what cannot be stored.
+        """
+        changes = [(p, _drop) for p, _ in self._paths if p[0] == "observation"]
+        bare = self._changed(result, changes)
+        return fingerprint([bare.observation, float(bare.reward), bool(bare.terminated), bool(bare.truncated)])
+
+    @staticmethod
+    def _changed(result: ToolResult, changes: Iterable[tuple[tuple[str, ...], Callable[[Any], Any]]]) -> ToolResult:
+        parts = {"observation": result.observation, "info": result.info}
+        for path, change in changes:
+            parts[path[0]] = _at(parts[path[0]], path[1:], change)
+        return replace(result, observation=parts["observation"], info=parts["info"])
+
+
+def _drop(_: Any) -> Any:
+    return _MISSING
+
+
+def _at(value: Any, path: tuple[str, ...], change: Callable[[Any], Any]) -> Any:
+    """The value with the change made at the path; shares what is untouched; absent places stay absent."""
+    if not path:
+        return change(value)
+    if isinstance(value, Mapping):
+        keys = list(value) if path[0] == "*" else [key for key in value if str(key) == path[0]]
+        changed = {**value, **{key: _at(value[key], path[1:], change) for key in keys}}
+        return {key: item for key, item in changed.items() if item is not _MISSING}
+    if isinstance(value, list | tuple):
+        items = [_at(item, path[1:], change) if path[0] in ("*", str(i)) else item for i, item in enumerate(value)]
+        kept = [item for item in items if item is not _MISSING]
+        return kept if isinstance(value, list) else tuple(kept)
+    return value

@@ -1,0 +1,377 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The snapshot tree: results by sequence of tool calls, and workspaces rebuilt in the state of any node.
+
+A directory holds it: `index.sqlite` (nodes, books), `contents/` (observations by hash), `snapshots/` (the
+disk tier), `locks`. Any number of threads and processes use it at once, and later runs find it again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal, Self
+
+from bunshin_gym.errors import BunshinError, ReplayDiverged
+from bunshin_gym.snapshots import Loader, take_snapshot
+from bunshin_gym.store import codec, faults
+from bunshin_gym.store.blobs import BlobStore
+from bunshin_gym.store.database import Database
+from bunshin_gym.store.index import NewNode, Node, NodeIndex, Visit
+from bunshin_gym.store.ledger import Ledger
+from bunshin_gym.store.locks import HeldLock, NamedLocks
+from bunshin_gym.store.pending import Pending
+from bunshin_gym.tiers import Budgets, SnapshotKeeper
+from bunshin_gym.types import Forkable, ToolResult
+from bunshin_gym.worth import UNREACHABLE_NS
+
+__all__ = ["Booted", "Materialised", "SnapshotTree"]
+
+_log = logging.getLogger(__name__)
+_FLUSH_AFTER: Final = 256
+_STORING: Final = b"storing"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Booted:
+    """A workspace at a context's start, and what it showed first."""
+
+    live: Forkable
+    result: ToolResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Materialised:
+    """A workspace in the state of a node.
+
+    Attributes:
+        origin: where it came from.
+        replayed: how many calls were run to get from there to the node.
+        wall_ns: how long all of it took.
+    """
+
+    live: Forkable
+    origin: Literal["boot", "memory", "disk", "live"]
+    replayed: int
+    wall_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    position: int
+    cost_ns: int
+    origin: Literal["boot", "memory", "disk", "live"]
+
+
+class SnapshotTree:
+    """Nodes, their results and their snapshots."""
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        budgets: Budgets | None = None,
+        load: Loader | None = None,
+        contents_cache_bytes: int = 256 << 20,
+    ) -> None:
+        """Opens the tree in a directory, which is made when it is absent.
+
+        Args:
+            budgets: what its snapshots may take.
+            load: reads a durable snapshot; without it there is no disk tier.
+            contents_cache_bytes: how much of the observations is kept decompressed in this process.
+
+        Raises:
+            UsageError: the directory holds a tree of another version.
+        """
+        self.directory = Path(directory)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.locks = NamedLocks(self.directory / "locks")
+        with self.locks.held(b"open"):
+            self.database = Database(self.directory / "index.sqlite")
+        self.index = NodeIndex(self.database)
+        self.ledger = Ledger(self.database)
+        self.contents = BlobStore(self.directory / "contents", cache_bytes=contents_cache_bytes)
+        self.budgets = budgets if budgets is not None else Budgets()
+        self.keeper = SnapshotKeeper(
+            self.directory / "snapshots", self.index, self.ledger, self.locks, budgets=self.budgets, load=load
+        )
+        self._pending = Pending()
+        self._closed = False
+
+    # -- results
+
+    def find(self, digest: bytes) -> Node | None:
+        """The node of a key."""
+        return self.index.find(digest)
+
+    def result(self, node: Node) -> ToolResult:
+        """The stored result, as fresh objects.
+
+        Raises:
+            BlobMissingError: its contents are damaged; `put(..., replace=True)` mends the node.
+        """
+        observation, info = codec.decode(node.skeleton, self.contents.get)
+        return ToolResult(
+            observation=observation,
+            reward=node.reward,
+            terminated=node.terminated,
+            truncated=node.truncated,
+            info=info,
+        )
+
+    def put(self, new: Callable[[bytes], NewNode], result: ToolResult, *, replace: bool = False) -> tuple[Node, bool]:
+        """Stores a result; whoever stores a key first wins.
+
+        Args:
+            new: makes the node when it is given the encoded result.
+
+        Returns:
+            The node that is stored now, and whether it is this one.
+
+        Raises:
+            UsageError: the result holds what cannot be stored.
+            NodeGoneError: the node before was removed meanwhile.
+        """
+        # A sweep must not remove contents between their storing and the commit that names them.
+        with self.locks.held(_STORING, shared=True):
+            skeleton = codec.encode([result.observation, dict(result.info)], self.contents.put)
+            faults.point("node.blobs_stored")
+            return self.index.insert(new(skeleton), replace=replace)
+
+    # -- use
+
+    def visit(self, node: Node, *, hit: bool) -> None:
+        """An attempt comes by a node."""
+        self._count(node, Visit(visits=1, hits=int(hit)), attempts=int(node.parent is None))
+
+    def left(self, node: Node) -> None:
+        """An attempt leaves the tree at a node, and needs a workspace for it."""
+        self._count(node, Visit(misses=1), attempts=0)
+
+    def step(self, *, saved_ns: int = 0, executed_ns: int = 0, hit: bool) -> None:
+        """Counts a step for the rates over time."""
+        self._pending.step(hit=hit, saved_ns=saved_ns, executed_ns=executed_ns)
+
+    def count_tool(self, task: str, name: str, **added: int) -> None:
+        """Adds to a tool's counts; see `Ledger.add_tool`."""
+        self._pending.tool(task, name, added)
+
+    def flush(self) -> None:
+        """Writes pending counts; a killed process loses those, and nothing else."""
+        visits, attempts, tools, rate = self._pending.take()
+        for (task, name), added in tools.items():
+            self.ledger.add_tool(task, name, **added)
+        if visits:
+            self.index.add_visits(visits.items(), attempts=attempts)
+        if rate is not None:
+            self.ledger.add_rate(rate)
+
+    def claim(self, digest: bytes, *, wait: bool) -> HeldLock | None:
+        """The right to run the call of that key; dies with its holder.
+
+        Returns:
+            The claim, to be released once the node is stored; None when another has it and `wait` is false.
+        """
+        name = b"flight " + digest
+        return self.locks.acquire(name) if wait else self.locks.try_acquire(name)
+
+    # -- states
+
+    def keep(self, node: Node, live: Forkable) -> bool:
+        """Takes a snapshot of a workspace in the node's state, if the budget has room for what it is worth."""
+        self.flush()
+        return self.keeper.admit(node, lambda: take_snapshot(live))
+
+    def worth_ns(self, node: Node) -> float:
+        """What a snapshot of the node is expected to save."""
+        self.flush()
+        return self.keeper.worth_ns(node)
+
+    def anchored(self, node: Node) -> bool:
+        """Whether this process can branch from the node's own snapshot."""
+        return node.id in self.keeper.tiers([node])
+
+    @contextmanager
+    def pinned(self, node: Node) -> Iterator[None]:
+        """Keeps the node's snapshot from eviction for the length of a block."""
+        self.index.pin(node.id, True)
+        try:
+            yield
+        finally:
+            self.index.pin(node.id, False)
+
+    def materialise(
+        self,
+        node: Node,
+        *,
+        boot: Callable[[], Booted],
+        replay: Callable[[Forkable, Node], None],
+        check_boot: Callable[[Booted, Node], None],
+        behind: tuple[Forkable, Node] | None = None,
+    ) -> Materialised:
+        """Makes a workspace in the node's state the cheapest way there is, and the next one if that fails.
+
+        Args:
+            boot: makes a workspace at the start.
+            replay: runs a node's call in a workspace and checks that it brings what it brought before.
+            check_boot: likewise for the start.
+            behind: a workspace of the caller's and the node it stands at; used if that node is on
+                the way and nothing is cheaper. It is the caller's to close unless it is returned.
+
+        Raises:
+            ReplayDiverged: no way leads there any more.
+            BunshinError: no workspace can be made.
+        """
+        begun_ns = time.perf_counter_ns()
+        path = self.index.path(node)
+        failure: BunshinError | None = None
+        for start in self._ways(path, behind):
+            try:
+                live = self._start(start, path, boot, check_boot, behind)
+                if live is None:
+                    continue
+                self._replay(live, path[start.position + 1 :], replay, mine=start.origin != "live")
+            except ReplayDiverged as error:
+                _log.warning("rebuilding node %s from %s failed: %s", node.digest.hex(), start.origin, error)
+                failure = error
+                continue
+            wall_ns = time.perf_counter_ns() - begun_ns
+            replayed = len(path) - 1 - start.position
+            return Materialised(live=live, origin=start.origin, replayed=replayed, wall_ns=wall_ns)
+        if failure is not None:
+            raise failure
+        raise ReplayDiverged(f"node {node.digest.hex()} lies behind a call that cannot be run again, and no snapshot")
+
+    def _ways(self, path: list[Node], behind: tuple[Forkable, Node] | None) -> list[_Start]:
+        """Starts on the path, cheapest first."""
+        run_ns = [0] * len(path)  # from each node to the end of the path
+        for i in range(len(path) - 2, -1, -1):
+            after = path[i + 1]
+            run_ns[i] = run_ns[i + 1] + (after.wall_ns if after.effect == "deterministic" else UNREACHABLE_NS)
+        tiers = self.keeper.tiers(path)
+        costs = self.keeper.starts(tiers)
+        starts = [
+            _Start(i, costs[node.id] + run_ns[i], tiers[node.id]) for i, node in enumerate(path) if node.id in tiers
+        ]
+        starts.append(_Start(0, path[0].wall_ns + run_ns[0], "boot"))
+        if behind is not None:
+            starts += [_Start(i, run_ns[i], "live") for i, node in enumerate(path) if node.id == behind[1].id]
+        return sorted((s for s in starts if s.cost_ns < UNREACHABLE_NS), key=lambda start: start.cost_ns)
+
+    def _start(
+        self,
+        start: _Start,
+        path: list[Node],
+        boot: Callable[[], Booted],
+        check_boot: Callable[[Booted, Node], None],
+        behind: tuple[Forkable, Node] | None,
+    ) -> Forkable | None:
+        if start.origin == "live":
+            return None if behind is None else behind[0]
+        if start.origin == "boot":
+            booted = boot()
+            try:
+                check_boot(booted, path[0])
+            except BaseException:
+                booted.live.close()
+                raise
+            return booted.live
+        return self._branch(path[start.position], start.origin)
+
+    def _branch(self, node: Node, tier: Literal["memory", "disk"]) -> Forkable | None:
+        """A branch of the node's snapshot; None when there is none any more, or when it is broken."""
+        begun_ns = time.perf_counter_ns()
+        try:
+            with self.keeper.lease(node) as snapshot:
+                if snapshot is None:
+                    return None
+                live = snapshot.branch()
+        except BunshinError as error:
+            _log.warning("snapshot of node %s is of no use and is dropped: %s", node.digest.hex(), error)
+            self.keeper.drop(node)
+            return None
+        estimates = self.keeper.estimates
+        estimate = estimates.branch_ns if tier == "memory" else estimates.load_ns
+        estimate.add(time.perf_counter_ns() - begun_ns)
+        return live
+
+    @staticmethod
+    def _replay(live: Forkable, nodes: list[Node], replay: Callable[[Forkable, Node], None], *, mine: bool) -> None:
+        try:
+            for node in nodes:
+                replay(live, node)
+        except BaseException:
+            if mine:
+                live.close()
+            raise
+
+    # -- care
+
+    def gc(self, *, contents_max_bytes: int | None = None) -> dict[str, int]:
+        """Removes what dead processes left and, beyond a size, the nodes that are met least.
+
+        Returns:
+            Counts: `nodes` removed, `contents_bytes` and `snapshots_bytes` freed, `dead_snapshots`
+            struck from the books.
+        """
+        self.flush()
+        dead = self.ledger.reap()
+        removed = 0
+        if contents_max_bytes is not None:
+            while (excess := self.contents.stored_bytes() - contents_max_bytes) > 0:
+                leaves = self._cold_leaves(excess)
+                if not leaves:
+                    break
+                removed += self.index.remove(leaves)
+                self._sweep()
+        freed = self._sweep()
+        return {
+            "nodes": removed,
+            "contents_bytes": freed,
+            "snapshots_bytes": self.keeper.sweep(),
+            "dead_snapshots": dead,
+        }
+
+    def _sweep(self) -> int:
+        with self.locks.held(_STORING):
+            rows = self.database.read("SELECT skeleton FROM nodes")
+            referenced: set[bytes] = set()
+            for row in rows:
+                referenced |= codec.references(row["skeleton"])
+            return self.contents.sweep(referenced)
+
+    def _cold_leaves(self, excess_bytes: int) -> list[int]:
+        """Coldest nodes that have no children, no snapshot and no pin: about a tenth, at least one."""
+        rows = self.database.read(
+            "SELECT id FROM nodes WHERE pinned = 0 "
+            "AND NOT EXISTS (SELECT 1 FROM nodes AS below WHERE below.parent = nodes.id) "
+            "AND NOT EXISTS (SELECT 1 FROM snapshots WHERE snapshots.node = nodes.id) "
+            "ORDER BY heat_at, heat, id LIMIT max(1, (SELECT count(*) FROM nodes) / 10)"
+        )
+        return [row["id"] for row in rows]
+
+    def close(self, *, persist: bool = True) -> None:
+        """Closes this process's snapshots, those worth it written to disk first; idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self.flush()
+            self.keeper.close(persist=persist)
+        finally:
+            self.database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _count(self, node: Node, visit: Visit, *, attempts: int) -> None:
+        if self._pending.count(node.id, visit, attempts=attempts) >= _FLUSH_AFTER:
+            self.flush()
