@@ -16,6 +16,7 @@ from typing import Any, Final, Self
 import httpx
 import msgpack
 import numpy as np
+import zstandard
 from numpy.typing import NDArray
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
@@ -177,7 +178,11 @@ def decode_screenshot(shot: Mapping[str, Any]) -> NDArray[np.uint8]:
     Raises:
         ToolError: there are more or fewer bytes than width and height say.
     """
-    width, height, data = shot["width"], shot["height"], shot["bgrx"]
+    width, height = shot["width"], shot["height"]
+    try:
+        data = zstandard.ZstdDecompressor().decompress(shot["bgrx_zstd"], max_output_size=width * height * 4)
+    except zstandard.ZstdError as error:
+        raise ToolError(f"the screenshot cannot be read: {error}") from error
     if len(data) != width * height * 4:
         raise ToolError(f"screenshot of {width}x{height} has {len(data)} bytes")
     pixels = np.frombuffer(data, dtype=np.uint8).reshape(height, width, 4)

@@ -8,7 +8,7 @@ within Playwright's bound; the page's reaction is waited for by the caller.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from .bids import split_bid
@@ -18,19 +18,61 @@ from .registry import ActionError, Handler
 if TYPE_CHECKING:
     from playwright.async_api import Locator, Page
 
-__all__ = ["Actions"]
+__all__ = ["Actions", "Box"]
+
+Box = tuple[float, float, float, float]
+"""x, y, width, height."""
 
 Button = Literal["left", "middle", "right"]
 Modifier = Literal["Alt", "Control", "ControlOrMeta", "Meta", "Shift"]
 
 _LONGEST_WAIT_MS = 60_000
 
+# Where to point at an element, if it stands where it was last seen, can be used and is what a click there
+# hits; else null. Given in the coordinates of the page, through the frames around it.
+_AIM_SCRIPT = """
+([bid, [left, top, width, height]]) => {
+  const element = document.querySelector(`[bid="${bid}"]`);
+  if (!element || element.matches(':disabled') || element.ownerSVGElement)
+    return null;
+  const before = element.getBoundingClientRect();
+  const off = (a, b) => Math.abs(a - b) > 1;
+  if (off(before.left + scrollX, left) || off(before.top + scrollY, top) || off(before.width, width) ||
+      off(before.height, height))
+    return null;
+  element.scrollIntoViewIfNeeded(true);
+  const boxes = element.getClientRects();
+  if (!boxes.length || getComputedStyle(element).visibility !== 'visible')
+    return null;
+  let x = boxes[0].left + boxes[0].width / 2;
+  let y = boxes[0].top + boxes[0].height / 2;
+  const hit = document.elementFromPoint(x, y);
+  if (!hit || !element.contains(hit))
+    return null;
+  try {
+    for (let inner = window; inner !== inner.top; inner = inner.parent) {
+      const frame = inner.frameElement;
+      const box = frame.getBoundingClientRect();
+      x += box.left + frame.clientLeft;
+      y += box.top + frame.clientTop;
+      if (inner.parent.document.elementFromPoint(x, y) !== frame)
+        return null;
+    }
+  } catch (error) {
+    return null;  // of another origin, or scaled
+  }
+  return [x, y];
+}
+"""
+
 
 class Actions:
     """Handlers of the actions; their results are errors or nothing."""
 
-    def __init__(self, browser: Browser) -> None:
+    def __init__(self, browser: Browser, last_box: Callable[[Page, str], Box | None]) -> None:
+        """`last_box` tells where an element was in the last observation, if it was there."""
         self._browser = browser
+        self._last_box = last_box
         self.messages: list[dict[str, str]] = []
 
     def handlers(self) -> dict[str, Handler]:
@@ -46,13 +88,25 @@ class Actions:
     # ---- by element id
 
     async def click(self, bid: str, button: Button = "left", modifiers: Sequence[Modifier] = ()) -> None:
-        await (await self._element(bid)).click(button=button, modifiers=list(modifiers))
+        at = await self._aim(bid) if not modifiers else None
+        if at is not None:
+            await self._page().mouse.click(*at, button=button)
+        else:
+            await (await self._element(bid)).click(button=button, modifiers=list(modifiers))
 
     async def dblclick(self, bid: str, button: Button = "left", modifiers: Sequence[Modifier] = ()) -> None:
-        await (await self._element(bid)).dblclick(button=button, modifiers=list(modifiers))
+        at = await self._aim(bid) if not modifiers else None
+        if at is not None:
+            await self._page().mouse.dblclick(*at, button=button)
+        else:
+            await (await self._element(bid)).dblclick(button=button, modifiers=list(modifiers))
 
     async def hover(self, bid: str) -> None:
-        await (await self._element(bid)).hover()
+        at = await self._aim(bid)
+        if at is not None:
+            await self._page().mouse.move(*at)
+        else:
+            await (await self._element(bid)).hover()
 
     async def fill(self, bid: str, value: str, enable_autocomplete_menu: bool = False) -> None:
         element = await self._element(bid)
@@ -207,6 +261,22 @@ class Actions:
         if not 0 <= at < len(history["entries"]):
             raise ActionError(f"there is no page to go {'back' if by < 0 else 'forward'} to")
         await (page.go_back() if by < 0 else page.go_forward())
+
+    async def _aim(self, bid: str) -> tuple[float, float] | None:
+        """The quick way to point at an element that has not moved since it was observed.
+
+        None sends the caller the long way, by Playwright, which waits until the element stands still for
+        two frames and says what is wrong with it.
+        """
+        page = self._page()
+        box = self._last_box(page, str(bid))
+        if box is None:
+            return None
+        frame = self._browser.letters(page).find(page, split_bid(str(bid))[0])
+        if frame is None:
+            return None
+        at = await frame.evaluate(_AIM_SCRIPT, [str(bid), list(box)])
+        return (at[0], at[1]) if at is not None else None
 
     async def _element(self, bid: str) -> Locator:
         """The element with an id.

@@ -131,8 +131,7 @@ def _detach() -> None:
     os.dup2(null, 0)
     os.dup2(out, 1)
     os.dup2(out, 2)
-    os.close(null)
-    os.close(out)
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
 
 
 def main() -> int:

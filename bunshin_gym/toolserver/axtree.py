@@ -19,6 +19,8 @@ _TRANSPARENT = frozenset({"none", "generic", "InlineTextBox", "LineBreak", "pres
 # Shown when they differ from what one expects of any element.
 _FLAGS = ("focused", "disabled", "required", "readonly", "modal", "multiselectable", "busy")
 _VALUES = ("checked", "pressed", "selected", "expanded", "invalid", "level", "valuemin", "valuemax", "hasPopup")
+# Shown whatever they are: that a box is not ticked is worth knowing.
+_STATES = ("checked", "pressed", "expanded")
 _DULL = (None, "", "false", False)
 _LONGEST_TEXT = 1000
 
@@ -30,12 +32,17 @@ class ElementFacts:
     Attributes:
         bid: its element id.
         clickable: whether a click would be noticed.
-        visible: whether it has a box of some size.
+        box: x, y, width, height in its document, in CSS pixels; None if it has none.
     """
 
     bid: str
     clickable: bool
-    visible: bool
+    box: tuple[float, float, float, float] | None
+
+    @property
+    def visible(self) -> bool:
+        """Whether it has a box of some size."""
+        return self.box is not None and self.box[2] > 0 and self.box[3] > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +84,7 @@ def facts_of_snapshot(snapshot: Mapping[str, Any]) -> tuple[dict[int, ElementFac
                     facts[backend[index]] = ElementFacts(
                         bid=strings[attributes[at + 1]],
                         clickable=index in clickable,
-                        visible=box is not None and box[2] > 0 and box[3] > 0,
+                        box=(box[0], box[1], box[2], box[3]) if box is not None else None,
                     )
                     break
         held = nodes.get("contentDocumentIndex", {"index": [], "value": []})
@@ -158,7 +165,7 @@ def _properties(node: Mapping[str, Any]) -> Iterator[str]:
             yield name
     for name in _VALUES:
         value = values.get(name)
-        if value not in _DULL or (name in ("checked", "pressed", "selected", "expanded") and value is False):
+        if value not in _DULL or (name in _STATES and name in values):
             yield f"{name}={str(value).lower()}" if isinstance(value, bool) else f"{name}={value}"
     description = _text(node.get("description"))
     if description:

@@ -24,11 +24,42 @@ __all__ = ["Browser"]
 
 log = logging.getLogger(__name__)
 
-_EXECUTABLE = "/usr/bin/chromium"
+# Not the wrapper in /usr/bin: it adds options by the size of /dev/shm, and puts shared memory elsewhere.
+_EXECUTABLE = "/usr/lib/chromium/chromium"
 _PROFILE = Path("/root/.config/bunshin-chromium")
 _START_TIMEOUT_MS = 60_000
 ACTION_TIMEOUT_MS = 3_000
 NAVIGATION_TIMEOUT_MS = 30_000
+
+# Of several --disable-features only the last one counts, so this repeats what Playwright turns off.
+_FEATURES_OFF = (
+    "AimEnabled",
+    "AvoidCorsURLLoaderRestartOnRedirect",
+    "AvoidUnnecessaryBeforeUnloadCheckSync",
+    "DestroyProfileOnBrowserClose",
+    "HttpsFirstBalancedModeAutoEnable",
+    "HttpsUpgrades",
+    "LensOverlay",
+    "MediaRouter",
+    "NetworkTimeServiceQuerying",
+    "OptimizationHints",
+    "PaintHolding",
+    "PreconnectToSearch",
+    "ThirdPartyStoragePartitioning",
+    # Ours: calls home, offers to help, and processes kept in reserve, which each branch would own.
+    "AutofillServerCommunication",
+    "CertificateTransparencyComponentUpdater",
+    "DialMediaRouteProvider",
+    "InterestFeedContentSuggestions",
+    "OptimizationGuideModelDownloading",
+    "PreloadTopChromeWebUI",
+    "PreloadTopChromeWebUILessNavigations",
+    "SpareRendererForSitePerProcess",
+    "Translate",
+    "WebUIReloadButton",
+)
+# A young generation of a few hundred KiB: each branch owns what the driver's collector moves about.
+_DRIVER_OPTIONS = "--max-semi-space-size=1"
 
 _ARGS = (
     # Nested namespaces cannot be carried into a branch; the workspace itself is the sandbox.
@@ -56,6 +87,7 @@ _ARGS = (
     "--disable-gpu",
     "--font-render-hinting=none",
     "--lang=en-US",
+    f"--disable-features={','.join(_FEATURES_OFF)}",
 )
 # Shared memory belongs on /dev/shm, which each branch has for itself; Playwright would put it into /tmp.
 _NOT_WANTED = ("--disable-dev-shm-usage",)
@@ -87,7 +119,11 @@ class Browser:
 
     async def start(self) -> None:
         """Starts Playwright's driver and Chromium with an empty profile."""
-        self._playwright = await async_playwright().start()
+        os.environ["NODE_OPTIONS"] = _DRIVER_OPTIONS
+        try:
+            self._playwright = await async_playwright().start()
+        finally:
+            del os.environ["NODE_OPTIONS"]
         shutil.rmtree(_PROFILE, ignore_errors=True)
         await self._launch()
 

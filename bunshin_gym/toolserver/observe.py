@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from playwright.async_api import Error as PlaywrightError
 
-from .axtree import FrameTree, facts_of_snapshot, render
+from .axtree import ElementFacts, FrameTree, facts_of_snapshot, render
 from .bids import MARK_SCRIPT
 from .browser import Browser
 from .screen import Screen
-from .settle import settle
+from .settle import next_frame, settle
 
 if TYPE_CHECKING:
     from playwright.async_api import CDPSession, Frame, Page
@@ -31,32 +31,44 @@ class Observer:
     def __init__(self, browser: Browser, screen: Screen) -> None:
         self._browser = browser
         self._screen = screen
+        self._seen: tuple[Page, dict[str, ElementFacts]] | None = None
+
+    def last_box(self, page: Page, bid: str) -> tuple[float, float, float, float] | None:
+        """Where an element of a page was when its tree was last read."""
+        if self._seen is None or self._seen[0] is not page or bid not in self._seen[1]:
+            return None
+        return self._seen[1][bid].box
 
     async def observe(
-        self, *, screenshot: bool = True, tree: bool = True, dom: bool = False, acted: bool = False
+        self, *, screenshot: bool = True, tree: bool = True, dom: bool = False, changed: bool, acted: bool
     ) -> dict[str, Any]:
         """Waits until the page is drawn and reads it.
 
         Args:
             screenshot, tree, dom: which parts are wanted.
-            acted: an action was just run: also wait, within bounds, for the requests it set off.
+            changed: the page may have been changed by us since the last observation; if not, the screen
+                shows it already and there is no frame to wait for.
+            acted: the change was an agent's action: also wait, within bounds, for the requests it set off.
         """
-        page = self._browser.active_page()
         started = time.monotonic()
-        await settle(page, self._browser.traffic, network_timeout_s=_NETWORK_TIMEOUT_S if acted else 0.0)
+        if changed:
+            page = self._browser.active_page()
+            await settle(page, self._browser.traffic, network_timeout_s=_NETWORK_TIMEOUT_S if acted else 0.0)
         settled = time.monotonic()
         page = self._browser.active_page()
-        result = await self._tabs(page)
-        result["notices"] = self._browser.take_notices()
-        result["screenshot"] = self._screen.capture() if screenshot else None
-        captured = time.monotonic()
-        result.update(await self._read(page, tree=tree, dom=dom))
-        result["timings_ms"] = {
-            "settle": (settled - started) * 1e3,
-            "capture": (captured - settled) * 1e3,
-            "read": (time.monotonic() - captured) * 1e3,
-        }
-        return result
+        shot, tabs, text = await asyncio.gather(
+            self._picture(page, wait=changed) if screenshot else _nothing(),
+            self._tabs(page),
+            self._read(page, tree=tree, dom=dom),
+        )
+        timings = {"settle": (settled - started) * 1e3, "read": (time.monotonic() - settled) * 1e3}
+        notices = self._browser.take_notices()
+        return {**tabs, **text, "screenshot": shot, "notices": notices, "timings_ms": timings}
+
+    async def _picture(self, page: Page, *, wait: bool) -> dict[str, Any]:
+        if wait:
+            await next_frame(page)
+        return await asyncio.to_thread(self._screen.capture)
 
     async def _tabs(self, page: Page) -> dict[str, Any]:
         pages = self._browser.pages()
@@ -87,18 +99,19 @@ class Observer:
         active = await asyncio.gather(*(_mark(frame, letters.of(frame)) for frame in frames))
         result: dict[str, Any] = {"focused_element_bid": next((bid for bid in reversed(active) if bid), "")}
         if tree:
-            text, cut = await self._tree(await self._browser.session(page))
+            text, cut = await self._tree(page, await self._browser.session(page))
             result.update(axtree_txt=text, axtree_cut=cut)
         if dom:
             result["dom"] = await page.content()
         return result
 
-    async def _tree(self, session: CDPSession) -> tuple[str, bool]:
+    async def _tree(self, page: Page, session: CDPSession) -> tuple[str, bool]:
         snapshot, own = await asyncio.gather(
             session.send("DOMSnapshot.captureSnapshot", {"computedStyles": []}),
             session.send("Accessibility.getFullAXTree"),
         )
         facts, owners = facts_of_snapshot(snapshot)
+        self._seen = (page, {fact.bid: fact for fact in facts.values()})
         inner = [(frame, owner) for frame, owner in owners.items() if owner is not None]
         trees = await asyncio.gather(
             *(session.send("Accessibility.getFullAXTree", {"frameId": frame}) for frame, _ in inner)
@@ -106,6 +119,10 @@ class Observer:
         frames = [FrameTree(nodes=own["nodes"], owner=None)]
         frames += [FrameTree(nodes=t["nodes"], owner=owner) for t, (_, owner) in zip(trees, inner, strict=True)]
         return render(frames, facts, max_nodes=_TREE_NODES)
+
+
+async def _nothing() -> None:
+    return None
 
 
 async def _title(page: Page) -> str:

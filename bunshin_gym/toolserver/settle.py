@@ -15,12 +15,12 @@ from playwright.async_api import Error as PlaywrightError
 if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, Page, Request
 
-__all__ = ["FRAMES_SCRIPT", "Traffic", "settle"]
+__all__ = ["Traffic", "next_frame", "settle"]
 
-# Two frames: the first runs what is scheduled for it and is drawn, the second starts when the first was handed on.
-FRAMES_SCRIPT = """
+# A page that is not drawn (it is covered, or behind another tab) has no frames to wait for.
+_FRAME_SCRIPT = """
 () => Promise.race([
-  new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))),
+  new Promise((done) => requestAnimationFrame(done)),
   new Promise((done) => setTimeout(done, 250)),
 ])
 """
@@ -76,14 +76,15 @@ def _page_of(request: Request) -> Page | None:
 
 
 async def settle(page: Page, traffic: Traffic, *, network_timeout_s: float) -> None:
-    """Returns when the page has been drawn after its last change and no request is open.
+    """Returns when what is scheduled for the page's next frame has run and no request is open.
 
+    That frame is on the screen when the one after it begins: see `next_frame`.
     A page that never comes to rest is left alone when the bounds are over; so is one that is closed,
     or that does not answer.
     """
     for _ in range(_ROUNDS):
         try:
-            await asyncio.wait_for(page.evaluate(FRAMES_SCRIPT), _FRAME_TIMEOUT_S)
+            await asyncio.wait_for(page.evaluate(_FRAME_SCRIPT), _FRAME_TIMEOUT_S)
         except TimeoutError:
             return  # its script runs without end
         except PlaywrightError:
@@ -98,6 +99,14 @@ async def settle(page: Page, traffic: Traffic, *, network_timeout_s: float) -> N
         if not await traffic.wait_idle(page, network_timeout_s):
             traffic.forget(page)
             return
+
+
+async def next_frame(page: Page) -> None:
+    """Returns when the page begins another frame, the one before it having been handed to the screen."""
+    try:
+        await asyncio.wait_for(page.evaluate(_FRAME_SCRIPT), _FRAME_TIMEOUT_S)
+    except (TimeoutError, PlaywrightError):
+        return  # what is on the screen now is what there is to see
 
 
 async def _loaded(page: Page, timeout_s: float) -> bool:

@@ -7,16 +7,19 @@ import asyncio
 import random
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from playwright.async_api import Error as PlaywrightError
 
-from .actions import Actions
+from .actions import Actions, Box
 from .browser import Browser, describe_error
 from .desktop import Desktop
 from .observe import Observer
 from .registry import ActionError, Handler, Registry, Tool, ToolRefused
 from .screen import Screen
+
+if TYPE_CHECKING:
+    from playwright.async_api import Page
 
 __all__ = ["BrowserSurface"]
 
@@ -28,8 +31,9 @@ class BrowserSurface:
         self._desktop = desktop
         self._registry = registry
         self._browser = Browser(desktop.size)
-        self._actions = Actions(self._browser)
+        self._actions = Actions(self._browser, self._last_box)
         self._observer: Observer | None = None
+        self._changed = True
         self._turn = asyncio.Lock()
         self._last_error = ""
         self._started_ns = time.monotonic_ns()
@@ -51,6 +55,7 @@ class BrowserSurface:
         started = time.monotonic()
         await self._browser.ensure_running()
         self._last_error = ""
+        self._changed = True
         try:
             await tool.bind(args)
         except (ActionError, ToolRefused, PlaywrightError, OSError, ValueError, TypeError) as error:
@@ -102,6 +107,7 @@ class BrowserSurface:
         """Runs a task's JavaScript in the active page; a function is called with `arg`."""
         async with self._turn:
             await self._browser.ensure_running()
+            self._changed = True
             return await self._browser.active_page().evaluate(js, arg)
 
     async def reset_browser(self) -> None:
@@ -110,15 +116,20 @@ class BrowserSurface:
             await self._browser.reset()
             self._actions.messages.clear()
             self._last_error = ""
+            self._changed = True
             self._started_ns = time.monotonic_ns()
 
     async def seed(self, value: int) -> None:
         """Seeds the server's own random numbers; pages are seeded by their task."""
         random.seed(value)
 
-    async def _observe(self, **wanted: bool) -> dict[str, Any]:
+    def _last_box(self, page: Page, bid: str) -> Box | None:
+        return self._observer.last_box(page, bid) if self._observer is not None else None
+
+    async def _observe(self, *, acted: bool, **wanted: bool) -> dict[str, Any]:
         assert self._observer is not None
-        seen = await self._observer.observe(**wanted)
+        seen = await self._observer.observe(**wanted, changed=self._changed, acted=acted)
+        self._changed = False
         seen["last_action_error"] = self._last_error
         seen["messages"] = list(self._actions.messages)
         seen["elapsed_s"] = (time.monotonic_ns() - self._started_ns) / 1e9
