@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
@@ -11,7 +10,6 @@ from typing import Any, Final
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
-from PIL import Image
 
 from bunshin_gym.errors import ToolError
 from bunshin_gym.surfaces.actions import Param, Tool, parse_actions
@@ -19,7 +17,7 @@ from bunshin_gym.surfaces.base import Episode, Screen
 from bunshin_gym.surfaces.spaces import Unicode, clip_text
 from bunshin_gym.types import ToolCall, ToolEffect
 
-__all__ = ["BROWSER_TOOLS", "TEXT_LENGTHS", "BrowserActions", "BrowserSurface", "decode_screenshot"]
+__all__ = ["BROWSER_TOOLS", "TEXT_LENGTHS", "BrowserActions", "BrowserSurface"]
 
 TEXT_LENGTHS: Final[Mapping[str, int]] = MappingProxyType(
     {
@@ -164,7 +162,7 @@ class BrowserSurface:
         """Builds an observation out of what the tool server saw.
 
         Raises:
-            ToolError: the screenshot cannot be read, or is not of the screen's size.
+            ToolError: the screenshot is not of the screen's size.
         """
         texts = {
             "axtree_txt": seen["axtree_txt"],
@@ -176,24 +174,14 @@ class BrowserSurface:
             "last_action_error": episode.last_action_error,
         }
         result: dict[str, Any] = {name: clip_text(text, TEXT_LENGTHS[name]) for name, text in texts.items()}
-        result["screenshot"] = decode_screenshot(seen["screenshot"], screen)
+        result["screenshot"] = _checked(seen["screenshot"], screen)
         result["active_page_index"] = np.array([min(seen["active_page_index"], 255)], dtype=np.int64)
         if episode.elapsed_ns is not None:
             result["elapsed_time"] = np.array([episode.elapsed_ns / 1e9], dtype=np.float64)
         return dict(sorted(result.items()))
 
 
-def decode_screenshot(png: bytes, screen: Screen) -> NDArray[np.uint8]:
-    """Returns a fresh (height, width, 3) uint8 array.
-
-    Raises:
-        ToolError: it cannot be read, or is not of the screen's size.
-    """
-    try:
-        with Image.open(io.BytesIO(png)) as image:
-            pixels = np.array(image.convert("RGB"), dtype=np.uint8)
-    except OSError as error:
-        raise ToolError(f"the screenshot cannot be read: {error}") from error
-    if pixels.shape != (screen.height, screen.width, 3):
-        raise ToolError(f"the screenshot is {pixels.shape[1]}x{pixels.shape[0]}, not {screen.width}x{screen.height}")
-    return pixels
+def _checked(pixels: NDArray[np.uint8], screen: Screen) -> NDArray[np.uint8]:
+    if pixels.shape != (screen.height, screen.width, 3) or pixels.dtype != np.uint8:
+        raise ToolError(f"the screenshot is {pixels.shape} {pixels.dtype}, not of {screen.width}x{screen.height}")
+    return pixels.copy()

@@ -16,7 +16,7 @@ class Page(Protocol):
     """What a task may do in a workspace that has a browser, beside what the agent may."""
 
     def open(self, url: str) -> None:
-        """Opens an address in the first tab, closes the others, and waits until it has loaded.
+        """Opens an address in the active tab and waits until it has loaded.
 
         Raises:
             ToolError: it does not load.
@@ -24,7 +24,7 @@ class Page(Protocol):
         ...
 
     def evaluate(self, script: str, arg: Any = None) -> Any:
-        """Runs a JavaScript function on the first tab's page, waits for a promise, returns its value.
+        """Runs a JavaScript function on the active tab's page, waits for a promise, returns its value.
 
         Raises:
             ToolError: it threw, or there is no page.

@@ -23,8 +23,7 @@ __all__ = ["PAGES_DIR", "MiniWoBTask", "env_names", "make_task"]
 PAGES_DIR: Final = "/opt/bunshin/miniwob"
 """Where the image `browser` keeps the pages."""
 
-_PORT: Final = 8765
-_SCREEN: Final = Screen(width=500, height=420)
+_SCREEN: Final = Screen(width=500, height=320)
 _FLIGHT_SCREEN: Final = Screen(width=800, height=900)
 _SEEDS: Final = 1 << 31
 _GAVE_UP: Final = "infeasible"
@@ -98,7 +97,7 @@ class MiniWoBTask:
         """The page's address in the workspace."""
         if self._is_flight:
             site = self.name.removeprefix("flight.")
-            return f"http://127.0.0.1:{_PORT}/flight/{site}/wrapper.html"
+            return f"file://{PAGES_DIR}/flight/{site}/wrapper.html"
         return f"file://{PAGES_DIR}/miniwob/{self.name}.html"
 
     @property
@@ -111,8 +110,6 @@ class MiniWoBTask:
         Raises:
             ToolError: the page does not load or never becomes ready.
         """
-        if self._is_flight:
-            _serve_pages(page)
         page.open(self.url)
         goal = page.evaluate(_START, [str(seed % _SEEDS), 10_000])
         if not isinstance(goal, str):
@@ -142,21 +139,6 @@ class MiniWoBTask:
 
     def teardown(self, page: Page, state: Mapping[str, Any]) -> None:
         """Nothing: all of it is in the workspace."""
-
-
-def _serve_pages(page: Page) -> None:
-    """Serves the pages on the workspace's loopback: a site in a frame may not be a file."""
-    script = (
-        "import http.client,subprocess,sys,time\n"
-        "subprocess.Popen([sys.executable,'-m','http.server','--bind','127.0.0.1','--directory',sys.argv[1],"
-        "sys.argv[2]],start_new_session=True,stdin=subprocess.DEVNULL,stdout=subprocess.DEVNULL,"
-        "stderr=subprocess.DEVNULL)\n"
-        "for _ in range(500):\n"
-        " try: http.client.HTTPConnection('127.0.0.1',int(sys.argv[2])).connect(); break\n"
-        " except OSError: time.sleep(0.02)\n"
-        "else: sys.exit('the page server did not start')\n"
-    )
-    page.execute(["/usr/bin/python3", "-c", script, PAGES_DIR, str(_PORT)])
 
 
 def env_names() -> dict[str, str]:
