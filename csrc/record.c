@@ -14,6 +14,7 @@ void bsh_record_release(struct bsh_record *record)
 		return;
 	free(record->id);
 	bsh_strv_free(record->layers);
+	bsh_strv_free(record->deltas);
 	bsh_strv_free(record->env);
 	free(record->label);
 	free(record->hostname);
@@ -28,6 +29,7 @@ void bsh_record_copy(struct bsh_record *ret_copy, const struct bsh_record *recor
 
 	copy.id = bsh_strdup(record->id);
 	copy.layers = bsh_strv_copy((const char *const *)record->layers);
+	copy.deltas = bsh_strv_copy((const char *const *)record->deltas);
 	copy.env = bsh_strv_copy((const char *const *)record->env);
 	copy.label = bsh_strdup(record->label);
 	copy.hostname = bsh_strdup(record->hostname);
@@ -68,6 +70,8 @@ char *bsh_record_format(const struct bsh_record *record)
 	add_owner(&buffer, "init", &record->init);
 	for (size_t i = 0; record->layers && record->layers[i]; i++)
 		add_text(&buffer, "layer", record->layers[i]);
+	for (size_t i = 0; record->deltas && record->deltas[i]; i++)
+		add_text(&buffer, "delta", record->deltas[i]);
 	for (size_t i = 0; record->env && record->env[i]; i++)
 		add_text(&buffer, "env", record->env[i]);
 	add_text(&buffer, "label", record->label);
@@ -124,6 +128,8 @@ static bool parse_line(struct bsh_record *record, const char *key, char *value)
 			replace(texts[i].slot, value);
 	if (strcmp(key, "layer") == 0)
 		bsh_strv_push(&record->layers, bsh_strdup(value));
+	else if (strcmp(key, "delta") == 0)
+		bsh_strv_push(&record->deltas, bsh_strdup(value));
 	else if (strcmp(key, "env") == 0)
 		bsh_strv_push(&record->env, bsh_strdup(value));
 	else if (strcmp(key, "pids_max") == 0)
@@ -142,7 +148,11 @@ static bool parse_line(struct bsh_record *record, const char *key, char *value)
 int bsh_record_parse(const char *text, struct bsh_record *ret_record, struct bsh_error *err)
 {
 	auto_free char *copy = bsh_strdup(text);
-	struct bsh_record record = { .layers = bsh_strv_copy(NULL), .env = bsh_strv_copy(NULL) };
+	struct bsh_record record = {
+		.layers = bsh_strv_copy(NULL),
+		.deltas = bsh_strv_copy(NULL),
+		.env = bsh_strv_copy(NULL),
+	};
 	char *rest = copy, *line;
 
 	while ((line = strsep(&rest, "\n"))) {

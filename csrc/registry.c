@@ -140,24 +140,42 @@ static int empty_trash(char **trash, struct bsh_error *err)
 	return rc;
 }
 
-/* The layer directories (by name) that a record of this kind uses, taken off the list. */
-static int keep_used(const char *home, const char *kind, char **layers, struct bsh_error *err)
+/* The name of a directory in HOME/layers, NULL for any other path. */
+static const char *layer_name(const char *home, const char *path)
 {
-	auto_free char *dir = bsh_format("%s/%s", home, kind), *prefix = bsh_format("%s/layers/", home);
+	size_t len = strlen(home);
+
+	return strncmp(path, home, len) == 0 && strncmp(path + len, "/layers/", 8) == 0 ? path + len + 8 : NULL;
+}
+
+static void strike_out(const char *home, char **used, char **names)
+{
+	for (size_t i = 0; used[i]; i++) {
+		const char *name = layer_name(home, used[i]);
+
+		for (size_t k = 0; name && names[k]; k++)
+			if (strcmp(name, names[k]) == 0)
+				names[k][0] = '\0';
+	}
+}
+
+/* Strikes out the names of those layers that a record of this kind uses. */
+static int keep_used(const char *home, const char *kind, char **names, struct bsh_error *err)
+{
+	auto_free char *dir = bsh_format("%s/%s", home, kind);
 	auto_strv char **ids = NULL;
 	int rc = bsh_list_dir(AT_FDCWD, dir, &ids, err);
 
 	for (size_t i = 0; rc == 0 && ids[i]; i++) {
 		struct bsh_record record = { 0 };
 
-		/* Half-made by one that was killed: it holds nothing. */
-		if (bsh_registry_read(home, kind, ids[i], &record, NULL) < 0)
-			continue;
-		for (size_t k = 0; record.layers[k]; k++)
-			for (size_t m = 0; layers[m]; m++)
-				if (strncmp(record.layers[k], prefix, strlen(prefix)) == 0 &&
-					strcmp(record.layers[k] + strlen(prefix), layers[m]) == 0)
-					layers[m][0] = '\0';
+		rc = bsh_registry_read(home, kind, ids[i], &record, err);
+		if (rc == 0) {
+			strike_out(home, record.layers, names);
+			strike_out(home, record.deltas, names);
+		}
+		/* Half-made by one that was killed: it holds nothing. One that cannot be understood may hold anything. */
+		rc = rc == -ENOENT ? 0 : rc;
 		bsh_record_release(&record);
 	}
 	return rc;
@@ -205,6 +223,30 @@ int bsh_registry_sweep(const char *home, unsigned int *ret_n, struct bsh_error *
 	return rc;
 }
 
+static bool holds_any(const char *home, char **layers)
+{
+	for (size_t i = 0; layers[i]; i++) {
+		const char *name = layer_name(home, layers[i]);
+
+		if (name && strncmp(name, "runtime-", 8) != 0)
+			return true;
+	}
+	return false;
+}
+
+/* Does it stand on layers that may be unused after it? */
+static bool holds_layers(const char *home, const char *kind, const char *id)
+{
+	struct bsh_record record;
+	bool found;
+
+	if (bsh_registry_read(home, kind, id, &record, NULL) < 0)
+		return false;
+	found = holds_any(home, record.layers) || holds_any(home, record.deltas);
+	bsh_record_release(&record);
+	return found;
+}
+
 int bsh_registry_remove(const char *home, const char *kind, const char *id, struct bsh_error *err)
 {
 	auto_free char *dir = bsh_format("%s/%s/%s", home, kind, id);
@@ -213,12 +255,15 @@ int bsh_registry_remove(const char *home, const char *kind, const char *id, stru
 	char *moved = NULL;
 	int lock = -1, rc = bsh_registry_lock(home, &lock, err);
 
+	bool sweep;
+
 	if (rc < 0)
 		return rc;
+	sweep = holds_layers(home, kind, id);
 	rc = move_to_trash(home, dir, &moved, err);
 	if (moved)
 		bsh_strv_push(&trash, moved);
-	if (rc == 0)
+	if (rc == 0 && sweep)
 		rc = sweep_locked(home, &trash, &n, err);
 	close(lock);
 	return rc < 0 ? rc : empty_trash(trash, err);

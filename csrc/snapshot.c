@@ -90,6 +90,7 @@ static void snapshot_release(struct bsh_snapshot *snap)
 	pthread_mutex_destroy(&snap->lock);
 	pthread_cond_destroy(&snap->idle);
 	free(snap->dir);
+	bsh_core_free(snap->core);
 	free(snap);
 }
 
@@ -99,7 +100,7 @@ static int snapshot_make(struct taking *take, const struct bsh_engine *engine, s
 	struct bsh_snapshot *snap = bsh_alloc(sizeof(*snap));
 	int rc;
 
-	snap->core = ws->core;
+	snap->core = bsh_core_get(ws->core);
 	pthread_mutex_init(&snap->lock, NULL);
 	pthread_cond_init(&snap->idle, NULL);
 	take->stacked = ws->layer_index && bsh_strv_len((const char *const *)ws->record.deltas) < BSH_LAYER_CHAIN_MAX;
@@ -138,7 +139,7 @@ int bsh_snapshot_drop(struct bsh_snapshot *snap, struct bsh_error *err)
 
 void bsh_snapshot_free(struct bsh_snapshot *snap)
 {
-	if (!snap)
+	if (!snap || !bsh_core_is_ours(snap->core))
 		return;
 	bsh_snapshot_drop(snap, NULL);
 	snapshot_release(snap);

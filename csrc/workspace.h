@@ -8,6 +8,7 @@
  *   branch    bsh_workspace_prepare, engine->branch in the place, bsh_workspace_adopt
  */
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <sys/types.h>
 
@@ -18,11 +19,19 @@
 #include "registry.h"
 
 struct bsh_core {
+	atomic_uint refs; /* one of the opener's, one of each workspace and snapshot */
+	pid_t pid;        /* of the process that opened it: in a forked child nothing of it is touched */
 	char *home; /* absolute, resolved */
 	char *criu;
 	const struct bsh_features *features;
 	char *cgroup_base; /* "bunshin/KEY": KEY tells state directories apart */
 };
+
+struct bsh_core *bsh_core_get(struct bsh_core *core); /* takes a reference; given back by bsh_core_free */
+/* False in a child that was forked after the core was opened. */
+bool bsh_core_is_ours(const struct bsh_core *core);
+/* Can workspaces be made here at all? Says what is missing. */
+int bsh_core_check(const struct bsh_core *core, struct bsh_error *err);
 
 struct bsh_workspace {
 	struct bsh_core *core;
@@ -38,6 +47,7 @@ struct bsh_workspace {
 	int init_pidfd;
 	bool frozen;
 	unsigned int running_execs; /* a snapshot refuses while there are any; under lock */
+	unsigned int exec_serial;
 	struct bsh_layer_index *layer_index; /* of upper at its last snapshot; NULL: none (layer.h), freed with the handle */
 	void *origin;             /* what the engine keeps of the snapshot it came from; given back at the stop */
 	void (*origin_release)(void *origin);

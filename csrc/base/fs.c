@@ -155,3 +155,29 @@ int bsh_list_dir(int dir_fd, const char *path, char ***ret_names, struct bsh_err
 	*ret_names = bsh_take(names);
 	return 0;
 }
+
+int bsh_make_pipe(int ret_fds[2])
+{
+	int fds[2];
+
+	if (pipe2(fds, O_CLOEXEC) < 0)
+		return -errno;
+	for (int end = 0; end < 2; end++) {
+		int higher;
+
+		if (fds[end] > STDERR_FILENO)
+			continue;
+		higher = fcntl(fds[end], F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+		if (higher < 0) {
+			higher = -errno;
+			close(fds[0]);
+			close(fds[1]);
+			return higher;
+		}
+		close(fds[end]);
+		fds[end] = higher;
+	}
+	ret_fds[0] = fds[0];
+	ret_fds[1] = fds[1];
+	return 0;
+}

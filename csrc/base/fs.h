@@ -23,3 +23,5 @@ int bsh_list_dir(int dir_fd, const char *path, char ***ret_names, struct bsh_err
 /* read() and write() until done or an error; return -errno without a message. */
 ssize_t bsh_read_all(int fd, void *bytes, size_t len);
 int bsh_write_all(int fd, const void *bytes, size_t len);
+/* pipe2(O_CLOEXEC) with both ends clear of the standard streams' numbers; -errno without a message. */
+int bsh_make_pipe(int ret_fds[2]);

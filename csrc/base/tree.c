@@ -50,12 +50,13 @@ static int remove_entry(int root_fd, int dir_fd, const char *name, unsigned int 
 		return renameat(dir_fd, name, root_fd, flat) < 0 ? -errno : 1;
 	}
 	child = open_below(dir_fd, name);
+	/* Another process may remove the same tree: what is gone is fine. */
 	if (child < 0)
-		return -errno;
+		return errno == ENOENT ? 0 : -errno;
 	rc = remove_below(root_fd, child, depth + 1);
 	if (rc < 0)
 		return rc;
-	return unlinkat(dir_fd, name, AT_REMOVEDIR) < 0 ? -errno : rc;
+	return unlinkat(dir_fd, name, AT_REMOVEDIR) < 0 && errno != ENOENT ? -errno : rc;
 }
 
 /* 0, or 1 when something was moved up into root_fd, or -errno. */
@@ -99,8 +100,7 @@ int bsh_remove_tree(int dir_fd, const char *path, struct bsh_error *err)
 	do {
 		rc = remove_below(root_fd, root_fd, 0);
 	} while (rc > 0);
-	/* Another process that removes the same tree takes entries away under us: that is fine. */
-	if (rc < 0 && rc != -ENOENT)
+	if (rc < 0)
 		return bsh_fail(err, -rc, "remove what is in %s", path);
 	if (unlinkat(dir_fd, path, AT_REMOVEDIR) < 0 && errno != ENOENT)
 		return bsh_fail(err, errno, "remove %s", path);

@@ -104,7 +104,7 @@ int bsh_command_start(const struct bsh_command *command, const struct bsh_place 
 	rc = bsh_spawn(launch_main, &launch, 0, &pid, &pidfd, &report_fd, err);
 	if (rc < 0)
 		return rc;
-	rc = bsh_report_read(report_fd, NULL, err);
+	rc = bsh_report_read(report_fd, pidfd, NULL, err);
 	if (rc < 0) {
 		bsh_wait_pidfd(pidfd, -1, &status);
 		return bsh_context(err, rc, "start %s", command->argv[0]);
@@ -119,7 +119,10 @@ static const char *error_text(const char *line)
 	const char *mark = strstr(line, "Error (");
 	const char *text = mark ? strstr(mark, "): ") : NULL;
 
-	return text ? text + 3 : NULL;
+	/* Without CAP_SYS_RESOURCE it says this each time, and it harms nothing. */
+	if (!text || strstr(text, "Can't setup RLIMIT_NOFILE for self"))
+		return NULL;
+	return text + 3;
 }
 
 /* The first errors in the log tell the cause, the last ones only that all failed. */

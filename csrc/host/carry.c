@@ -94,7 +94,7 @@ static int innermost(const char *status, const char *key)
 
 	if (!line)
 		return -1;
-	end = strchrnul(line, '\n');
+	end = strchrnul(line + 1, '\n');
 	for (last = end; last > line && last[-1] != '\t' && last[-1] != ':'; last--)
 		;
 	return atoi(last);
@@ -143,8 +143,8 @@ static int check_anonymous(const struct check *check, const struct bsh_open_file
 	return refuse(check, EOPNOTSUPP, file->fd, what, "close it before the fork", err);
 }
 
-/* "mnt_id:\t31" of /proc/PID/fdinfo/FD; -1 when the descriptor is gone. */
-static int mount_of(const struct bsh_open_file *file)
+/* A number of /proc/PID/fdinfo/FD, such as "mnt_id:\t31"; -1 when the descriptor is gone. */
+static long descriptor_info(const struct bsh_open_file *file, const char *key, int base)
 {
 	auto_free char *text = NULL;
 	const char *line;
@@ -153,8 +153,18 @@ static int mount_of(const struct bsh_open_file *file)
 	snprintf(path, sizeof(path), "/proc/%d/fdinfo/%d", file->pid, file->fd);
 	if (bsh_read_file(AT_FDCWD, path, &text, NULL, NULL) < 0)
 		return -1;
-	line = strstr(text, "mnt_id:");
-	return line ? atoi(line + strlen("mnt_id:")) : -1;
+	line = strstr(text, key);
+	return line ? strtol(line + strlen(key), NULL, base) : -1;
+}
+
+static int check_pipe(const struct check *check, const struct bsh_open_file *file, struct bsh_error *err)
+{
+	long flags = descriptor_info(file, "flags:", 8);
+
+	if (flags >= 0 && flags & O_DIRECT)
+		return refuse(check, EOPNOTSUPP, file->fd, "pipes in packet mode cannot be carried",
+			"use a SOCK_SEQPACKET socket pair, or close it before the fork", err);
+	return 0;
 }
 
 static int check_device(const struct check *check, const struct bsh_open_file *file, dev_t device, struct bsh_error *err)
@@ -170,7 +180,7 @@ static int check_device(const struct check *check, const struct bsh_open_file *f
 
 static int check_path(const struct check *check, const struct bsh_open_file *file, struct bsh_error *err)
 {
-	int mount = mount_of(file);
+	int mount = (int)descriptor_info(file, "mnt_id:", 10);
 	char what[320];
 	struct statfs fs;
 	struct stat st;
@@ -207,6 +217,12 @@ static int check_descriptor(void *context, const struct bsh_open_file *file, str
 		return check_anonymous(check, file, err);
 	if (file->link[0] == '/')
 		return check_path(check, file, err);
+	if (bsh_link_inode(file->link, "pipe")) {
+		int rc = check_pipe(check, file, err);
+
+		if (rc < 0)
+			return rc;
+	}
 	bsh_ends_note(check->ends, check->process->comm, check->status->inner_pid, file);
 	return 0;
 }

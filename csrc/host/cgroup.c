@@ -342,6 +342,15 @@ unsigned long long bsh_cgroup_kernel_bytes(const struct bsh_cgroup *cgroup)
 	return 0;
 }
 
+void bsh_cgroup_remove_dir(const struct bsh_cgroup *child)
+{
+	auto_free pid_t *pids = NULL;
+	size_t n = 0;
+
+	if (child->n && bsh_cgroup_pids(child, &pids, &n, NULL) == 0 && n == 0)
+		remove_dir(child->dirs[0]);
+}
+
 int bsh_cgroup_child_make(const struct bsh_cgroup *cgroup, const char *name, struct bsh_cgroup *ret_child,
 	struct bsh_error *err)
 {

@@ -46,6 +46,8 @@ int bsh_cgroup_thaw(const struct bsh_cgroup *cgroup, struct bsh_error *err);
 int bsh_cgroup_kill(const struct bsh_cgroup *cgroup, unsigned int *ret_killed, struct bsh_error *err);
 /* Removes the directories with their children; all must be empty of processes. */
 int bsh_cgroup_remove(const struct bsh_cgroup *cgroup, struct bsh_error *err);
+/* Removes a child made by bsh_cgroup_child_make if it is empty of processes. */
+void bsh_cgroup_remove_dir(const struct bsh_cgroup *child);
 /* Processes in it and below, as this pid namespace sees them; *ret_pids is freed by the caller. */
 int bsh_cgroup_pids(const struct bsh_cgroup *cgroup, pid_t **ret_pids, size_t *ret_n, struct bsh_error *err);
 /* Kernel memory charged to it; 0 where the machine does not tell. */

@@ -87,7 +87,7 @@ int bsh_namespaces_make(const struct bsh_overlay *overlay, int *ret_mntns_fd, in
 	rc = bsh_spawn(make_in_child, &copy, 0, &pid, &pidfd, &report, err);
 	if (rc < 0)
 		return rc;
-	rc = bsh_report_read(report, NULL, err);
+	rc = bsh_report_read(report, pidfd, NULL, err);
 	if (rc == 0)
 		rc = open_both(pid, ret_mntns_fd, ret_netns_fd, err);
 	bsh_pidfd_kill(pidfd, SIGKILL);

@@ -41,13 +41,27 @@ void bsh_report_exit(int fd, int code, const char *what)
 	_exit(write_report(fd, &report) ? 127 : 126);
 }
 
-int bsh_report_read(int fd, int *ret_value, struct bsh_error *err)
+/* Waits until the report is there or the child ended, which it may do without one. */
+static int wait_report(int fd, int pidfd)
+{
+	struct pollfd fds[] = { { .fd = fd, .events = POLLIN }, { .fd = pidfd, .events = POLLIN } };
+	int queued = 0;
+
+	while (poll(fds, 2, -1) < 0)
+		if (errno != EINTR)
+			return -errno;
+	if (ioctl(fd, FIONREAD, &queued) < 0)
+		return -errno;
+	return queued;
+}
+
+static int take_report(int fd, int *ret_value, struct bsh_error *err)
 {
 	struct bsh_report report;
 	ssize_t n = bsh_read_all(fd, &report, sizeof(report));
 
 	if (n != (ssize_t)sizeof(report))
-		return bsh_fail(err, n < 0 ? (int)-n : EPROTO, "a child process ended without a report");
+		return bsh_fail(err, n < 0 ? (int)-n : EPROTO, "read a child's report");
 	report.what[sizeof(report.what) - 1] = '\0';
 	if (report.code)
 		return bsh_fail(err, report.code > 0 ? report.code : EPROTO, "%s", report.what);
@@ -56,7 +70,27 @@ int bsh_report_read(int fd, int *ret_value, struct bsh_error *err)
 	return 0;
 }
 
-static void run_child(bsh_child_main main, void *context, int report_fd, pid_t parent)
+int bsh_report_read(int fd, int pidfd, int *ret_value, struct bsh_error *err)
+{
+	int queued = wait_report(fd, pidfd);
+
+	if (queued < 0)
+		return bsh_fail(err, -queued, "wait for a child's report");
+	if (queued == 0)
+		return bsh_fail(err, EPROTO, "a child process ended without a report");
+	return take_report(fd, ret_value, err);
+}
+
+int bsh_report_peek(int fd, struct bsh_error *err)
+{
+	int queued = 0;
+
+	if (ioctl(fd, FIONREAD, &queued) < 0)
+		return bsh_fail(err, errno, "look for a child's report");
+	return queued ? take_report(fd, NULL, err) : 0;
+}
+
+static _Noreturn void run_child(bsh_child_main main, void *context, int report_fd, pid_t parent)
 {
 	/*
 	 * The child holds a copy of this program's memory and descriptors. Not dumpable, so
@@ -64,7 +98,8 @@ static void run_child(bsh_child_main main, void *context, int report_fd, pid_t p
 	 */
 	prctl(PR_SET_DUMPABLE, 0);
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	if (getppid() != parent)
+	/* 0: process 1 of a new pid namespace, whose parent is outside. */
+	if (getppid() != parent && getppid() != 0)
 		_exit(126);
 	main(context, report_fd);
 	_exit(0);
@@ -87,8 +122,9 @@ int bsh_spawn(bsh_child_main main, void *context, unsigned long long flags, pid_
 	long pid;
 	int code;
 
-	if (pipe2(pipe_fds, O_CLOEXEC) < 0)
-		return bsh_fail(err, errno, "make a pipe");
+	code = -bsh_make_pipe(pipe_fds);
+	if (code)
+		return bsh_fail(err, code, "make a pipe");
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	pid = syscall(SYS_clone3, &args, sizeof(args));

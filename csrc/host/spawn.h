@@ -22,8 +22,11 @@ struct bsh_report {
 /* In the child. what must be a literal or prepared. */
 void bsh_report_done(int fd, int value);
 _Noreturn void bsh_report_exit(int fd, int code, const char *what);
-/* In the parent: waits for the report. Fills *err and returns -errno when it tells of a failure. */
-int bsh_report_read(int fd, int *ret_value, struct bsh_error *err);
+/* In the parent: waits for the report or the child's end. Fills *err and returns -errno on a failure. */
+int bsh_report_read(int fd, int pidfd, int *ret_value, struct bsh_error *err);
+
+/* A report of failure that is there already, by one that has ended: 0 when there is none. */
+int bsh_report_peek(int fd, struct bsh_error *err);
 
 typedef void (*bsh_child_main)(void *context, int report_fd);
 /*

@@ -3,7 +3,9 @@
  * BunshinFork, the public API: plain declarations only, since cffi reads this
  * file verbatim. Every call returns 0 or -errno, fills *err when it fails and
  * writes its ret_* outputs only on success. Calls on different handles may run
- * in different threads; calls on one handle are serialised by the library.
+ * in different threads; calls on one handle are serialised by the library, but
+ * commands in a workspace run beside all others. A handle belongs to the process that
+ * made it: freeing it in a forked child does nothing.
  * Strings are UTF-8; a NULL-terminated array is written const char *const *.
  */
 
