@@ -8,6 +8,7 @@ that lead upwards only after all else is in place, so no member is written throu
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -19,7 +20,7 @@ from pathlib import Path
 from bunshin_gym.errors import ImageBuildError
 from bunshin_gym.images.run import Report, need_program, run
 
-__all__ = ["copy_tree", "file_digest", "tree_digest", "unpack_file", "unpack_stream"]
+__all__ = ["copy_tree", "file_digest", "remove_tree", "tree_digest", "unpack_file", "unpack_stream"]
 
 _CHUNK_BYTES = 1 << 20
 _TAR_OPTIONS = (
@@ -55,7 +56,8 @@ def unpack_stream(chunks: Iterable[bytes], rootfs: Path, report: Report) -> None
     argv = [tar, *_TAR_OPTIONS, f"--directory={rootfs}", "--file=-"]
     done = 0
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdin is not None and process.stderr is not None
+        assert process.stdin is not None
+        assert process.stderr is not None
         try:
             for chunk in chunks:
                 process.stdin.write(chunk)
@@ -123,7 +125,5 @@ def _prepare(rootfs: Path) -> str:
 
 def remove_tree(path: Path) -> None:
     """Removes a tree that may hold anything; what is already gone is no error."""
-    try:
+    with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(path)
-    except FileNotFoundError:
-        pass

@@ -77,9 +77,7 @@ class DockerSource:
             client = docker.DockerClient(self._base_url) if self._base_url else docker.from_env()
             client.ping()
         except DockerException as error:
-            raise ImageBuildError(
-                f"no docker daemon answers ({error}); start dockerd, or set DOCKER_HOST"
-            ) from error
+            raise ImageBuildError(f"no docker daemon answers ({error}); start dockerd, or set DOCKER_HOST") from error
         try:
             yield client
         finally:

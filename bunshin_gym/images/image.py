@@ -73,9 +73,7 @@ class Image:
         return uid, _lookup_group(self.rootfs, group) if group else gid
 
 
-def save_config(
-    folder: Path, *, name: str, digest: str, config: ImageConfig, created: str, size_bytes: int
-) -> None:
+def save_config(folder: Path, *, name: str, digest: str, config: ImageConfig, created: str, size_bytes: int) -> None:
     """Writes image.json beside the root file system."""
     record: dict[str, Any] = {
         "format": FORMAT,

@@ -15,6 +15,7 @@ An image appears by one rename, so a reader sees a whole one or none.
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import logging
 import os
@@ -65,8 +66,7 @@ class ImageStore:
         if digest is None or not (self._folder / digest).is_dir():
             known = ", ".join(sorted(index)) or "none"
             raise ImageNotFoundError(
-                f"image {name!r} is not in {self._folder} (there: {known}); "
-                f"build it: bunshin image build {name}"
+                f"image {name!r} is not in {self._folder} (there: {known}); build it: bunshin image build {name}"
             )
         return load_image(self._folder / digest)
 
@@ -163,14 +163,14 @@ class ImageStore:
             self._write_index({n: d for n, d in index.items() if d != image.digest})
         return image
 
-    def gc(self) -> list[str]:
+    def gc(self) -> tuple[str, ...]:
         """Removes images without a name that nothing uses, and what dead builders left.
 
         Returns:
             The digests removed.
         """
         if not self._folder.is_dir():
-            return []
+            return ()
         with _locked(self._folder / "index.lock", fcntl.LOCK_EX):
             named = set(self._read_index().values())
             for path in self._folder.glob("tmp-*"):
@@ -178,7 +178,7 @@ class ImageStore:
                     if ours:
                         archive.remove_tree(path)
             stored = [p.name for p in self._folder.iterdir() if _DIGEST.fullmatch(p.name)]
-            return [d for d in sorted(stored) if d not in named and self._delete_unused(d)]
+            return tuple(d for d in sorted(stored) if d not in named and self._delete_unused(d))
 
     def _add(
         self,
@@ -246,9 +246,9 @@ class ImageStore:
         for kind in ("workspaces", "snapshots", "layers"):
             for path in (self._home / kind).glob("*/*"):
                 try:
-                    if path.is_file() and path.stat().st_size <= _STATE_FILE_BYTES:
-                        if needle in path.read_bytes():
-                            return True
+                    small = path.is_file() and path.stat().st_size <= _STATE_FILE_BYTES
+                    if small and needle in path.read_bytes():
+                        return True
                 except FileNotFoundError:
                     continue  # a workspace that ended while we looked
         return False
@@ -311,8 +311,6 @@ def _same_file(descriptor: int, path: Path) -> bool:
 
 def _combine(content: str, config: ImageConfig) -> str:
     """One digest of a content and of the way it is started."""
-    import hashlib
-
     parts = (content, *sorted(config.env.items()), *config.argv, config.user, config.workdir)
     services = sorted(config.services.items())
     return hashlib.sha256(repr((parts, services)).encode()).hexdigest()

@@ -21,7 +21,7 @@ import msgpack
 from aiohttp import web
 
 from . import system
-from .registry import Registry, ToolRefused
+from .registry import Registry, ToolRefusedError
 
 __all__ = ["main"]
 
@@ -65,8 +65,12 @@ class Server:
     async def _watch_desktop(self) -> None:
         status = await self._desktop.wait_ended()
         log.error("the X server ended with status %d: nothing to show any more", status)
+        self.stop(1)
+
+    def stop(self, status: int) -> None:
+        """Makes the server end with an exit status; the first one counts."""
         if not self.stopped.done():
-            self.stopped.set_result(1)
+            self.stopped.set_result(status)
 
     async def handle_ready(self, _: web.Request) -> web.Response:
         assert self._ready is not None
@@ -84,7 +88,7 @@ class Server:
             return _answer({"ok": True, "value": await self._run(str(name), args)})
         except asyncio.CancelledError:
             raise
-        except ToolRefused as error:
+        except ToolRefusedError as error:
             return _answer({"ok": False, "error": str(error)})
         except Exception as error:
             log.warning("call of %s failed", name, exc_info=error)
@@ -116,7 +120,7 @@ async def _serve() -> int:
     await web.UnixSite(runner, str(_SOCKET)).start()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, lambda: server.stopped.done() or server.stopped.set_result(0))
+        loop.add_signal_handler(number, server.stop, 0)
     server.begin()
     status = await server.stopped
     await runner.cleanup()

@@ -50,12 +50,16 @@ _FEATURES_OFF = (
     "AutofillServerCommunication",
     "CertificateTransparencyComponentUpdater",
     "DialMediaRouteProvider",
+    "InitialWebUI",
     "InterestFeedContentSuggestions",
     "OptimizationGuideModelDownloading",
     "PreloadTopChromeWebUI",
     "PreloadTopChromeWebUILessNavigations",
     "SpareRendererForSitePerProcess",
     "Translate",
+    "WebUIOmniboxAimPopup",
+    "WebUIOmniboxFullPopup",
+    "WebUIOmniboxPopup",
     "WebUIReloadButton",
 )
 # A young generation of a few hundred KiB: each branch owns what the driver's collector moves about.

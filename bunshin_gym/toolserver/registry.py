@@ -12,13 +12,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-__all__ = ["ActionError", "Registry", "Tool", "ToolRefused"]
+__all__ = ["ActionError", "Registry", "Tool", "ToolRefusedError"]
 
 Handler = Callable[..., Awaitable[Any]]
 Kind = Literal["action", "function"]
 
 
-class ToolRefused(Exception):
+class ToolRefusedError(Exception):
     """The call cannot be made: no such tool, or arguments that do not fit it."""
 
 
@@ -38,12 +38,12 @@ class Tool:
         """Starts the handler with keyword arguments.
 
         Raises:
-            ToolRefused: they do not fit its signature.
+            ToolRefusedError: they do not fit its signature.
         """
         try:
             bound = inspect.signature(self.handler).bind(**args)
         except TypeError as error:
-            raise ToolRefused(f"{self.name}: {error}") from error
+            raise ToolRefusedError(f"{self.name}: {error}") from error
         return self.handler(*bound.args, **bound.kwargs)
 
 
@@ -63,11 +63,11 @@ class Registry:
         """The tool of that name.
 
         Raises:
-            ToolRefused: there is none.
+            ToolRefusedError: there is none.
         """
         tool = self._tools.get(name)
         if tool is None:
-            raise ToolRefused(f"no tool named {name!r}; there are: {', '.join(sorted(self._tools))}")
+            raise ToolRefusedError(f"no tool named {name!r}; there are: {', '.join(sorted(self._tools))}")
         return tool
 
     def describe(self) -> dict[str, dict[str, str]]:

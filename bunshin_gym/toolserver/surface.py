@@ -15,7 +15,7 @@ from .actions import Actions, Box
 from .browser import Browser, describe_error
 from .desktop import Desktop
 from .observe import Observer
-from .registry import ActionError, Handler, Registry, Tool, ToolRefused
+from .registry import ActionError, Handler, Registry, Tool, ToolRefusedError
 from .screen import Screen
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class BrowserSurface:
         self._changed = True
         try:
             await tool.bind(args)
-        except (ActionError, ToolRefused, PlaywrightError, OSError, ValueError, TypeError) as error:
+        except (ActionError, ToolRefusedError, PlaywrightError, OSError, ValueError, TypeError) as error:
             self._last_error = f"{tool.name}: {describe_error(error)}"
         return {"last_action_error": self._last_error, "action_ms": (time.monotonic() - started) * 1e3}
 
@@ -94,7 +94,7 @@ class BrowserSurface:
         """An action, the page's reaction, an observation, and a task's script, in one call."""
         tool = self._registry.find(name)
         if tool.kind != "action":
-            raise ToolRefused(f"{name} is not an action")
+            raise ToolRefusedError(f"{name} is not an action")
         async with self._turn:
             acted = await self._act(tool, args)
             seen = await self._observe(screenshot=screenshot, tree=tree, dom=dom, acted=True)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import stat
@@ -113,10 +114,8 @@ def test_no_member_is_written_outside(
     (outside / "victim").write_text("untouched")
     tar = archive(tmp_path / "evil.tar", *attack(outside))
     before = {p.name: p.read_text() for p in outside.iterdir()}
-    try:
+    with contextlib.suppress(ImageBuildError):  # refusing is as good as defusing
         unpack_file(tar, tmp_path / "root", quiet)
-    except ImageBuildError:
-        pass  # refusing is as good as defusing
     assert {p.name: p.read_text() for p in outside.iterdir()} == before
 
 

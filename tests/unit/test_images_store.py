@@ -110,10 +110,10 @@ def test_gc_removes_what_lost_its_name_and_what_dead_builders_left(
     (tree / "data").write_bytes(b"new")
     new = store.from_folder(tree, name="sample")
     (tmp_path / "home" / "images" / f"tmp-{'a' * 64}-dead" / "rootfs").mkdir(parents=True)
-    assert store.gc() == [old.digest]
+    assert store.gc() == (old.digest,)
     assert [image.digest for image in store.list()] == [new.digest]
     assert leftovers(tmp_path / "home") == []
-    assert store.gc() == []
+    assert store.gc() == ()
 
 
 def test_a_failed_build_leaves_nothing(store: ImageStore, tmp_path: Path) -> None:

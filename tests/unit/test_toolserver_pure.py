@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import sys
 from typing import Any
 
@@ -15,7 +16,7 @@ from bunshin_gym.toolserver import system
 from bunshin_gym.toolserver.axtree import ElementFacts, FrameTree, facts_of_snapshot, render
 from bunshin_gym.toolserver.bids import letters_of, split_bid
 from bunshin_gym.toolserver.desktop import parse_screen_size
-from bunshin_gym.toolserver.registry import Registry, ToolRefused
+from bunshin_gym.toolserver.registry import Registry, ToolRefusedError
 
 
 def ax(number: int, role: str, name: str = "", *, parent: int = 0, **more: Any) -> dict[str, Any]:
@@ -98,7 +99,7 @@ def test_a_huge_page_is_cut_and_a_deep_one_is_no_problem() -> None:
     assert cut
     assert len(text.splitlines()) == 50
     deep = [ax(1, "RootWebArea"), *(ax(n, "group", f"g{n}", parent=n - 1) for n in range(2, 3000))]
-    for node, child in zip(deep, deep[1:], strict=False):
+    for node, child in itertools.pairwise(deep):
         node["childIds"] = [child["nodeId"]]
     text, cut = render([FrameTree(nodes=deep, owner=None)], {}, max_nodes=5000)
     assert not cut
@@ -172,10 +173,10 @@ def test_calls_that_do_not_fit_are_refused_before_they_run() -> None:
 
     registry = Registry()
     registry.add("action", {"poke": poke})
-    with pytest.raises(ToolRefused, match="no tool named 'pok'.*poke"):
+    with pytest.raises(ToolRefusedError, match=r"no tool named 'pok'.*poke"):
         registry.find("pok")
     for args in ({}, {"where": "x", "how": 1}):
-        with pytest.raises(ToolRefused, match="poke"):
+        with pytest.raises(ToolRefusedError, match="poke"):
             registry.find("poke").bind(args)
     assert ran == []
     asyncio.run(_wait(registry.find("poke").bind({"where": "here"})))
