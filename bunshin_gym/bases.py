@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing import util
-from typing import Final
+from typing import Final, Self
 
 from bunshin_gym.errors import BunshinError
 from bunshin_gym.guest import GuestBase
@@ -70,6 +70,10 @@ class BasePool:
         self._lock = threading.Lock()
         self._slots: dict[BaseKey, _Slot] = {}
         self._closer: util.Finalize | None = None
+
+    def __deepcopy__(self, memo: object) -> Self:
+        """Itself: an env's spec, which holds it, may be copied."""
+        return self
 
     def get(self, key: BaseKey) -> GuestBase:
         """Returns the base, booted if it was not yet.
