@@ -9,7 +9,6 @@ a node. A call whose outcome cannot be reused takes the attempt off the tree: fr
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, Protocol, Self, runtime_checkable
@@ -99,14 +98,14 @@ class Attempt:
         """
         if self._state != "new":
             raise ClosedError("an attempt starts once; make another")
-        begun_ns = time.perf_counter_ns()
+        begun_ns = self._tree.clock()
         if self._context.seed is None:
             step = CachedStep(result=self._live.boot()[0], source="off_tree", key=None)
         else:
             self._context_id = self._tree.index.context(self._context)
             step = self._known_or_run(self._context.digest(), None)
         self._state = "open"
-        return replace(step, wall_ns=time.perf_counter_ns() - begun_ns)
+        return replace(step, wall_ns=self._tree.clock() - begun_ns)
 
     def step(self, call: ToolCall, *, call_id: str | None = None, action: str | None = None) -> CachedStep:
         """One tool call.
@@ -121,9 +120,9 @@ class Attempt:
             BunshinError: the workspace failed; the attempt still stands where it stood, and has none.
         """
         self._check_open()
-        begun_ns = time.perf_counter_ns()
+        begun_ns = self._tree.clock()
         step = self._step(call, call_id, action)
-        return replace(step, wall_ns=time.perf_counter_ns() - begun_ns)
+        return replace(step, wall_ns=self._tree.clock() - begun_ns)
 
     def live(self) -> Forkable:
         """A workspace in the attempt's state; it stays the attempt's.

@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import secrets
 import shutil
-import time
+from collections.abc import Callable
 from pathlib import Path
 
 from bunshin_gym.errors import BunshinError
@@ -38,11 +38,12 @@ class DiskTier:
         budget_bytes: int,
         load: Loader | None,
         estimates: Estimates,
+        clock: Callable[[], int],
     ) -> None:
         self.directory = directory
         self.budget_bytes = budget_bytes
         self._index, self._ledger, self._locks, self._load = index, ledger, locks, load
-        self._estimates = estimates
+        self._estimates, self._clock = estimates, clock
         directory.mkdir(parents=True, exist_ok=True)
 
     @property
@@ -78,7 +79,7 @@ class DiskTier:
             return
         temporary = self.directory / f".{secrets.token_hex(8)}"
         path = self.directory / f"{node.digest.hex()}-{secrets.token_hex(4)}"
-        begun_ns = time.perf_counter_ns()
+        begun_ns = self._clock()
         try:
             handle.persist(temporary)
             size = _tree_bytes(temporary)
@@ -95,7 +96,7 @@ class DiskTier:
             _remove_tree(path)
             raise
         faults.point("disk.row_committed")
-        self._estimates.persist_ns.add(time.perf_counter_ns() - begun_ns)
+        self._estimates.persist_ns.add(self._clock() - begun_ns)
         self._shrink()
 
     def read(self, node: Node) -> SnapshotHandle | None:

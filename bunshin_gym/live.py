@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
@@ -37,9 +36,9 @@ class LiveWorkspace:
 
     def boot(self) -> tuple[ToolResult, int]:
         """Makes a workspace at the start; returns what it showed, and how long that took in ns."""
-        begun_ns = time.perf_counter_ns()
+        begun_ns = self._tree.clock()
         booted = self._boot()
-        wall_ns = time.perf_counter_ns() - begun_ns
+        wall_ns = self._tree.clock() - begun_ns
         self.workspace, self.node = booted.live, None
         return booted.result, wall_ns
 
@@ -53,14 +52,14 @@ class LiveWorkspace:
             BunshinError: the workspace failed, and is closed.
         """
         workspace = self.ensure(cursor)
-        begun_ns = time.perf_counter_ns()
+        begun_ns = self._tree.clock()
         try:
             result = workspace.run(call)
         except BaseException:  # nobody knows in what state the call left it
             self.discard()
             raise
         self.node = None
-        return result, time.perf_counter_ns() - begun_ns
+        return result, self._tree.clock() - begun_ns
 
     def ensure(self, cursor: Node | None) -> Forkable:
         """The workspace in the cursor's state, made from the nearest snapshot if it is not; raises as `run`."""
@@ -102,12 +101,12 @@ class LiveWorkspace:
         """Takes a snapshot here if the budget has room for what it is worth."""
         if self.node is None or self.workspace is None or self.node.over:
             return
-        begun_ns = time.perf_counter_ns()
+        begun_ns = self._tree.clock()
         try:
             self._tree.keep(self.node, self.workspace)
         except BunshinError as error:  # a workspace that cannot be forked runs on, and so does the attempt
             _log.warning("no snapshot of node %s: %s", self.node.digest.hex(), error)
-        self._cache.credit.spend(time.perf_counter_ns() - begun_ns)
+        self._cache.credit.spend(self._tree.clock() - begun_ns)
 
     def anchor(self, node: Node) -> bool:
         """Holds the node's snapshot until `close`; False when it is gone."""

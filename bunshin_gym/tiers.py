@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -60,13 +59,21 @@ class SnapshotKeeper:
         *,
         budgets: Budgets,
         load: Loader | None,
+        clock: Callable[[], int],
     ) -> None:
         self.budgets = budgets
         self.estimates = Estimates()
         self.disk = DiskTier(
-            directory, index, ledger, locks, budget_bytes=budgets.disk_bytes, load=load, estimates=self.estimates
+            directory,
+            index,
+            ledger,
+            locks,
+            budget_bytes=budgets.disk_bytes,
+            load=load,
+            estimates=self.estimates,
+            clock=clock,
         )
-        self._index, self._ledger, self._locks = index, ledger, locks
+        self._index, self._ledger, self._locks, self._clock = index, ledger, locks, clock
         self._pid = os.getpid()
         self._held: dict[int, _Held] = {}
         self._lock = threading.Lock()
@@ -109,9 +116,9 @@ class SnapshotKeeper:
             self._tidy()
             if node.id in self._mine() or not self._make_room(node):
                 return False
-            begun_ns = time.perf_counter_ns()
+            begun_ns = self._clock()
             handle = take()
-            self.estimates.snapshot_ns.add(time.perf_counter_ns() - begun_ns)
+            self.estimates.snapshot_ns.add(self._clock() - begun_ns)
             self._enter(node, handle)
             self._shrink()
         return node.id in self._mine()

@@ -77,6 +77,7 @@ class SnapshotTree:
         budgets: Budgets | None = None,
         load: Loader | None = None,
         contents_cache_bytes: int = 256 << 20,
+        clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         """Opens the tree in a directory, which is made when it is absent.
 
@@ -84,6 +85,7 @@ class SnapshotTree:
             budgets: what its snapshots may take.
             load: reads a durable snapshot; without it there is no disk tier.
             contents_cache_bytes: how much of the observations is kept decompressed in this process.
+            clock: what costs are measured by, in ns.
 
         Raises:
             UsageError: the directory holds a tree of another version.
@@ -97,8 +99,15 @@ class SnapshotTree:
         self.ledger = Ledger(self.database)
         self.contents = BlobStore(self.directory / "contents", cache_bytes=contents_cache_bytes)
         self.budgets = budgets if budgets is not None else Budgets()
+        self.clock = clock
         self.keeper = SnapshotKeeper(
-            self.directory / "snapshots", self.index, self.ledger, self.locks, budgets=self.budgets, load=load
+            self.directory / "snapshots",
+            self.index,
+            self.ledger,
+            self.locks,
+            budgets=self.budgets,
+            load=load,
+            clock=clock,
         )
         self._pending = Pending()
         self._closed = False
@@ -227,7 +236,7 @@ class SnapshotTree:
             ReplayDiverged: no way leads there any more.
             BunshinError: no workspace can be made.
         """
-        begun_ns = time.perf_counter_ns()
+        begun_ns = self.clock()
         path = self.index.path(node)
         failure: BunshinError | None = None
         for start in self._ways(path, behind):
@@ -240,7 +249,7 @@ class SnapshotTree:
                 _log.warning("rebuilding node %s from %s failed: %s", node.digest.hex(), start.origin, error)
                 failure = error
                 continue
-            wall_ns = time.perf_counter_ns() - begun_ns
+            wall_ns = self.clock() - begun_ns
             replayed = len(path) - 1 - start.position
             return Materialised(live=live, origin=start.origin, replayed=replayed, wall_ns=wall_ns)
         if failure is not None:
@@ -285,7 +294,7 @@ class SnapshotTree:
 
     def _branch(self, node: Node, tier: Literal["memory", "disk"]) -> Forkable | None:
         """A branch of the node's snapshot; None when there is none any more, or when it is broken."""
-        begun_ns = time.perf_counter_ns()
+        begun_ns = self.clock()
         try:
             with self.keeper.lease(node) as snapshot:
                 if snapshot is None:
@@ -297,7 +306,7 @@ class SnapshotTree:
             return None
         estimates = self.keeper.estimates
         estimate = estimates.branch_ns if tier == "memory" else estimates.load_ns
-        estimate.add(time.perf_counter_ns() - begun_ns)
+        estimate.add(self.clock() - begun_ns)
         return live
 
     @staticmethod

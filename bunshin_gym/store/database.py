@@ -18,14 +18,15 @@ __all__ = ["Database"]
 _VERSION: Final = 1
 _BUSY_S: Final = 60.0
 
+# AUTOINCREMENT: the id of a removed node must never come to mean another one.
 _SCHEMA: Final = """
 CREATE TABLE contexts (
-    id INTEGER PRIMARY KEY,
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
     digest BLOB NOT NULL UNIQUE,
     body TEXT NOT NULL
 );
 CREATE TABLE nodes (
-    id INTEGER PRIMARY KEY,
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
     digest BLOB NOT NULL UNIQUE,
     parent INTEGER REFERENCES nodes(id),
     context INTEGER NOT NULL REFERENCES contexts(id),
@@ -54,7 +55,7 @@ CREATE TABLE nodes (
 CREATE INDEX nodes_by_parent ON nodes(parent);
 CREATE INDEX nodes_by_context ON nodes(context);
 CREATE TABLE snapshots (
-    id INTEGER PRIMARY KEY,
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
     node INTEGER NOT NULL REFERENCES nodes(id) ON DELETE CASCADE,
     tier TEXT NOT NULL CHECK (tier IN ('memory', 'disk')),
     owner TEXT NOT NULL,
