@@ -169,6 +169,9 @@ int main(int argc, char **argv)
 	umask(022);
 	bsh_init_setup(options.report_fd, options.hostname, options.shm_bytes);
 	take_std_streams(options.report_fd);
+	/* The place for its sockets, also when it is not root. */
+	if (chown("/run/bunshin", options.uid, options.gid) < 0)
+		bsh_report_exit(options.report_fd, errno, "hand over /run/bunshin");
 	confine(options.report_fd);
 	main_pid = start_command(&options);
 	bsh_report_done(options.report_fd, 0);

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The runtime layer: what we put into every workspace, above its image.
+
+It holds /.bunshin/init, the workspace's process 1, and /.bunshin/toolserver. Its name has the hash
+of its content, so that workspaces of two versions of this package stand beside each other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from bunshin_gym.errors import BunshinError
+from bunshin_gym.paths import package_path
+
+__all__ = ["runtime_layer"]
+
+
+def _contents() -> dict[str, Path]:
+    """Files of the layer: path inside to where it comes from."""
+    package = package_path()
+    init = package / "_runtime" / "init"
+    if not init.exists():
+        raise BunshinError(f"{init} is missing: build the C core (`make core`, or install the package again)")
+    server = package / "toolserver"
+    files = {f"toolserver/{path.relative_to(server)}": path for path in sorted(server.rglob("*.py"))}
+    return {"init": init, **files}
+
+
+def _digest(files: dict[str, Path]) -> str:
+    digest = hashlib.sha256()
+    for name, path in sorted(files.items()):
+        content = path.read_bytes()
+        digest.update(f"{name}\0{len(content)}\0".encode())
+        digest.update(content)
+    return digest.hexdigest()[:16]
+
+
+def _fill(folder: Path, files: dict[str, Path]) -> None:
+    for name, path in files.items():
+        target = folder / ".bunshin" / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, target)
+        target.chmod(0o755 if name == "init" else 0o644)
+    for directory in (folder, *(path for path in folder.rglob("*") if path.is_dir())):
+        directory.chmod(0o755)
+
+
+def runtime_layer(home: Path) -> Path:
+    """The layer's directory under home, made if it is not there yet.
+
+    Raises:
+        BunshinError: the package is not built.
+    """
+    files = _contents()
+    layer = home / "layers" / f"runtime-{_digest(files)}"
+    while not layer.exists():
+        # Made where a collection finds it when we are killed, then put in place whole.
+        making = Path(tempfile.mkdtemp(dir=home / "trash"))
+        try:
+            _fill(making, files)
+            os.rename(making, layer)
+        except FileNotFoundError:
+            continue  # a collection was faster than we
+        except OSError:
+            if not layer.exists():
+                raise
+            # Another process made the same one.
+        finally:
+            shutil.rmtree(making, ignore_errors=True)
+    return layer
