@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds out what this machine can do, what is missing, and how to get it.
+
+Each check is a function that reads the machine through a `Machine` and returns findings, so that
+tests can hand it another one.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal
+
+from bunshin_gym.paths import criu_path, home_path
+
+__all__ = ["CHECKS", "Finding", "Machine", "diagnose"]
+
+State = Literal["ok", "warn", "fail"]
+
+_KERNEL_MIN: Final = (5, 15)
+_INOTIFY_MIN: Final = 1024
+_PIDS_MIN: Final = 32768
+_FILES_MIN: Final = 1 << 20
+_DISK_MIN_BYTES: Final = 8 << 30
+_MEMORY_MIN_BYTES: Final = 4 << 30
+_CAPABILITIES: Final = {"SYS_ADMIN": 21, "SYS_PTRACE": 19, "NET_ADMIN": 12, "SYS_CHROOT": 18, "MKNOD": 27, "SETUID": 7}
+_CONFIG: Final = (
+    "CHECKPOINT_RESTORE",
+    "NAMESPACES",
+    "PID_NS",
+    "NET_NS",
+    "IPC_NS",
+    "UTS_NS",
+    "OVERLAY_FS",
+    "CGROUP_FREEZER",
+    "SECCOMP_FILTER",
+    "UNIX_DIAG",
+    "INET_DIAG",
+    "FHANDLE",
+    "EVENTFD",
+    "EPOLL",
+    "INOTIFY_USER",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing looked at.
+
+    Attributes:
+        name: what.
+        state: fail: nothing works without it; warn: it works until a limit is met.
+        detail: what was found.
+        advice: what to do; empty when nothing is.
+    """
+
+    name: str
+    state: State
+    detail: str
+    advice: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class Machine:
+    """How checks see the machine; a test gives another root and another runner.
+
+    Attributes:
+        root: where /proc, /sys and /boot are below.
+        home: the state directory.
+        criu: our CRIU.
+    """
+
+    root: Path = Path("/")
+    home: Path = field(default_factory=home_path)
+    criu: Path = field(default_factory=criu_path)
+    run: Callable[[list[str]], tuple[int, str]] = lambda argv: _run(argv)
+    euid: int = field(default_factory=os.geteuid)
+    release: str = field(default_factory=platform.release)
+    arch: str = field(default_factory=platform.machine)
+
+    def read(self, path: str) -> str:
+        """A small file's text; empty if it cannot be read."""
+        try:
+            return (self.root / path.lstrip("/")).read_text()
+        except OSError:
+            return ""
+
+
+def _run(argv: list[str]) -> tuple[int, str]:
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return 127, str(error)
+    return done.returncode, (done.stdout + done.stderr).strip()
+
+
+def diagnose(machine: Machine | None = None) -> list[Finding]:
+    """Runs every check."""
+    seen = machine if machine is not None else Machine()
+    return [finding for check in CHECKS for finding in check(seen)]
+
+
+def _kernel(machine: Machine) -> list[Finding]:
+    found = re.match(r"(\d+)\.(\d+)", machine.release)
+    version = (int(found[1]), int(found[2])) if found else (0, 0)
+    wanted = ".".join(map(str, _KERNEL_MIN))
+    return [
+        Finding(name="architecture", state="ok", detail=machine.arch)
+        if machine.arch == "x86_64"
+        else Finding(name="architecture", state="fail", detail=machine.arch, advice="use an x86-64 machine"),
+        Finding(name="kernel", state="ok", detail=machine.release)
+        if version >= _KERNEL_MIN
+        else Finding(name="kernel", state="fail", detail=machine.release, advice=f"boot Linux {wanted} or later"),
+    ]
+
+
+def _kernel_options(machine: Machine) -> list[Finding]:
+    text = machine.read(f"/boot/config-{machine.release}") or _config_gz(machine)
+    if not text:
+        detail = "the kernel's configuration is not readable (/boot/config-*, /proc/config.gz)"
+        return [Finding(name="kernel options", state="warn", detail=detail, advice="`criu check` below decides")]
+    missing = [f"CONFIG_{name}" for name in _CONFIG if not re.search(rf"^CONFIG_{name}=[ym]$", text, re.M)]
+    if missing:
+        advice = "boot a distribution's kernel, or build one with these options"
+        return [Finding(name="kernel options", state="fail", detail=f"off: {', '.join(missing)}", advice=advice)]
+    return [Finding(name="kernel options", state="ok", detail=f"all {len(_CONFIG)} that are needed are on")]
+
+
+def _config_gz(machine: Machine) -> str:
+    path = machine.root / "proc/config.gz"
+    if not path.exists():
+        return ""
+    import gzip
+
+    try:
+        return gzip.decompress(path.read_bytes()).decode()
+    except OSError:
+        return ""
+
+
+def _privileges(machine: Machine) -> list[Finding]:
+    if machine.euid != 0:
+        return [Finding(name="root", state="fail", detail=f"uid {machine.euid}", advice="run as root (sudo)")]
+    found = re.search(r"^CapEff:\s*([0-9a-f]+)", machine.read("/proc/self/status"), re.M)
+    effective = int(found[1], 16) if found else 0
+    missing = [f"CAP_{name}" for name, bit in _CAPABILITIES.items() if not effective >> bit & 1]
+    if missing:
+        advice = "in a container: start it with --privileged, or add these capabilities"
+        return [Finding(name="root", state="fail", detail=f"without {', '.join(missing)}", advice=advice)]
+    return [Finding(name="root", state="ok", detail="with the capabilities that are needed")]
+
+
+def _criu(machine: Machine) -> list[Finding]:
+    if not machine.criu.exists():
+        return [Finding(name="CRIU", state="fail", detail=f"{machine.criu} is not there", advice="run `make criu`")]
+    code, text = machine.run([str(machine.criu), "check"])
+    last = text.splitlines()[-1] if text else "no output"
+    if code != 0:
+        advice = f"run `{machine.criu} check -v4` for the reason"
+        return [Finding(name="CRIU", state="fail", detail=last, advice=advice)]
+    return [Finding(name="CRIU", state="ok", detail=f"{machine.criu}: {last}")]
+
+
+def _core(_: Machine) -> list[Finding]:
+    if importlib.util.find_spec("bunshin_gym._native") is None:
+        return [Finding(name="C core", state="fail", detail="not built", advice="run `make core`")]
+    return [Finding(name="C core", state="ok", detail="built")]
+
+
+def _freezer(machine: Machine) -> list[Finding]:
+    mounts = machine.read("/proc/self/mountinfo")
+    v2 = re.search(r" (/\S*) \S+ .* - cgroup2 ", mounts)
+    v1 = re.search(r" (/\S*) \S+ .* - cgroup \S+ \S*\bfreezer\b", mounts)
+    if v1:
+        return [Finding(name="cgroup freezer", state="ok", detail=f"version 1 at {v1[1]}")]
+    if v2:
+        return [Finding(name="cgroup freezer", state="ok", detail=f"version 2 at {v2[1]}")]
+    advice = "mount it: mount -t cgroup2 none /sys/fs/cgroup"
+    return [Finding(name="cgroup freezer", state="fail", detail="no cgroup file system is mounted", advice=advice)]
+
+
+def _overlay(machine: Machine) -> list[Finding]:
+    if re.search(r"\boverlay$", machine.read("/proc/filesystems"), re.M):
+        return [Finding(name="overlayfs", state="ok", detail="there")]
+    code, _ = machine.run(["modprobe", "overlay"])
+    if code == 0:
+        return [Finding(name="overlayfs", state="ok", detail="loaded as a module")]
+    return [Finding(name="overlayfs", state="fail", detail="not there", advice="load it: modprobe overlay")]
+
+
+def _limits(machine: Machine) -> list[Finding]:
+    wanted = {
+        "fs.inotify.max_user_instances": (_INOTIFY_MIN, "a desktop takes about 6; they run out at some 20 workspaces"),
+        "kernel.pid_max": (_PIDS_MIN, "a desktop takes about 130 threads"),
+        "fs.file-max": (_FILES_MIN, "a desktop takes about 500 open files"),
+    }
+    findings = []
+    for name, (least, why) in wanted.items():
+        text = machine.read(f"/proc/sys/{name.replace('.', '/')}").strip()
+        if text.isdigit() and int(text) >= least:
+            findings.append(Finding(name=name, state="ok", detail=text))
+        else:
+            advice = f"sysctl -w {name}={least}  (keep it in /etc/sysctl.d/)"
+            findings.append(Finding(name=name, state="warn", detail=f"{text or 'unknown'}: {why}", advice=advice))
+    return findings
+
+
+def _disk(machine: Machine) -> list[Finding]:
+    folder = machine.home
+    while not folder.exists():
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free
+    detail = f"{free / (1 << 30):.1f} GiB free for {machine.home}"
+    if free >= _DISK_MIN_BYTES:
+        return [Finding(name="disk", state="ok", detail=detail)]
+    advice = "free some, or set BUNSHIN_HOME to a larger disk; images take 1 to 3 GiB"
+    return [Finding(name="disk", state="warn", detail=detail, advice=advice)]
+
+
+def _memory(machine: Machine) -> list[Finding]:
+    found = re.search(r"^MemAvailable:\s*(\d+) kB", machine.read("/proc/meminfo"), re.M)
+    available = int(found[1]) * 1024 if found else 0
+    detail = f"{available / (1 << 30):.1f} GiB available"
+    if available >= _MEMORY_MIN_BYTES:
+        return [Finding(name="memory", state="ok", detail=detail)]
+    advice = "a first desktop takes about 0.7 GiB, each branch some tens of MiB"
+    return [Finding(name="memory", state="warn", detail=detail, advice=advice)]
+
+
+def _docker(_: Machine) -> list[Finding]:
+    if Path("/var/run/docker.sock").exists() or os.environ.get("DOCKER_HOST"):
+        return [Finding(name="docker (optional)", state="ok", detail="there")]
+    detail = "no daemon: images come from Debian packages, folders and tarballs"
+    return [Finding(name="docker (optional)", state="ok", detail=detail)]
+
+
+def _display(_: Machine) -> list[Finding]:
+    display = os.environ.get("DISPLAY")
+    detail = f"DISPLAY={display}" if display else "none: the human view is a picture file"
+    return [Finding(name="display (optional)", state="ok", detail=detail)]
+
+
+CHECKS: Final[tuple[Callable[[Machine], list[Finding]], ...]] = (
+    _kernel,
+    _kernel_options,
+    _privileges,
+    _core,
+    _criu,
+    _freezer,
+    _overlay,
+    _limits,
+    _disk,
+    _memory,
+    _docker,
+    _display,
+)
+"""Every check, in the order in which a newcomer meets what it is about."""

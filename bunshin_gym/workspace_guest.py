@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Joins a workspace and its tool server into what an env needs; the real `Guest` and `GuestBase`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from bunshin_gym.bases import BaseKey
+from bunshin_gym.errors import ToolError, WorkspaceDied
+from bunshin_gym.guest import Seen
+from bunshin_gym.images import ImageStore
+from bunshin_gym.toolclient import TOOL_SOCKET, ToolClient
+from bunshin_gym.types import ForkStats, ToolCall, WorkspaceStats
+from bunshin_gym.workspace import Snapshot, Workspace, core
+
+__all__ = ["WorkspaceBase", "WorkspaceGuest", "boot_base", "boot_workspace"]
+
+_READY_TIMEOUT_S: Final = 120.0
+_CALL_TIMEOUT_S: Final = 60.0
+
+
+class WorkspaceGuest:
+    """A workspace and the client of its tool server; owns both."""
+
+    def __init__(
+        self, workspace: Workspace, *, socket: str, engine: str | None, snapshot_stats: ForkStats | None = None
+    ) -> None:
+        self.workspace = workspace
+        self.snapshot_stats = snapshot_stats
+        self._socket = socket
+        self._engine = engine
+        self.client = ToolClient(workspace.root, socket=socket, timeout_s=_CALL_TIMEOUT_S)
+
+    @property
+    def branch_stats(self) -> ForkStats | None:
+        """What making this workspace cost; None if it was booted."""
+        return self.workspace.branch_stats
+
+    def open(self, url: str) -> None:
+        """See `Page`."""
+        with self._watched():
+            error = self.client.call("goto", {"url": url})["last_action_error"]
+        if error:
+            raise ToolError(error)
+
+    def evaluate(self, script: str, arg: Any = None) -> Any:
+        """See `Page`."""
+        with self._watched():
+            return self.client.evaluate(script, arg)
+
+    def execute(self, argv: Sequence[str], *, timeout_s: float = 60.0) -> str:
+        """See `Page`."""
+        done = self.workspace.exec(argv, timeout_s=timeout_s)
+        if done.exit_code != 0:
+            raise ToolError(f"{argv[0]}: exit code {done.exit_code}: {done.stderr.decode(errors='replace').strip()}")
+        return done.stdout.decode(errors="replace")
+
+    def act(self, calls: Sequence[ToolCall]) -> Seen:
+        """See `Guest`."""
+        begun_ns = time.monotonic_ns()
+        tool_ns = 0
+        with self._watched():
+            for number, call in enumerate(calls, start=1):
+                if number == len(calls):
+                    view = self.client.step(call.name, call.args)
+                    tool_ns += int(view["action_ms"] * 1e6)
+                    error = view["last_action_error"]
+                    break
+                acted = self.client.call(call.name, call.args)
+                tool_ns += int(acted["action_ms"] * 1e6)
+                error = acted["last_action_error"]
+                if error:
+                    view = self.client.observe()
+                    break
+            else:
+                view, error, number = self.client.observe(), "", 0
+        look_ns = time.monotonic_ns() - begun_ns - tool_ns
+        return Seen(view=view, error=error, run=number, tool_ns=tool_ns, look_ns=look_ns)
+
+    def fork(self, count: int) -> list[WorkspaceGuest]:
+        """See `Guest`."""
+        with self.workspace.snapshot(engine=self._engine) as snapshot:
+            return _guests(snapshot.spawn(count), socket=self._socket, engine=self._engine, stats=snapshot.stats)
+
+    def stats(self) -> WorkspaceStats:
+        """What it takes now."""
+        return self.workspace.stats()
+
+    def close(self) -> None:
+        """Ends the workspace; idempotent."""
+        self.client.close()
+        self.workspace.close()
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Turns the silence of a tool server whose workspace is gone into what it is."""
+        try:
+            yield
+        except ToolError as error:
+            if self.workspace.alive:
+                raise
+            raise WorkspaceDied(f"workspace {self.workspace.id} ended by itself: {error}") from error
+
+
+def _guests(
+    workspaces: Sequence[Workspace], *, socket: str, engine: str | None, stats: ForkStats
+) -> list[WorkspaceGuest]:
+    """All of them as guests, or none: then all are closed."""
+    with ExitStack() as stack:
+        for workspace in workspaces:
+            stack.callback(workspace.close)
+        guests = [WorkspaceGuest(w, socket=socket, engine=engine, snapshot_stats=stats) for w in workspaces]
+        stack.pop_all()
+    return guests
+
+
+class WorkspaceBase:
+    """A snapshot of a booted workspace with its desktop up and nothing done yet."""
+
+    def __init__(self, snapshot: Snapshot, *, image_digest: str, socket: str, engine: str | None) -> None:
+        self.snapshot = snapshot
+        self.image_digest = image_digest
+        self._socket = socket
+        self._engine = engine
+
+    def branch(self) -> WorkspaceGuest:
+        """See `GuestBase`."""
+        workspaces = [self.snapshot.branch()]
+        (guest,) = _guests(workspaces, socket=self._socket, engine=self._engine, stats=self.snapshot.stats)
+        return guest
+
+    def close(self) -> None:
+        """Gives the snapshot up; idempotent."""
+        self.snapshot.close()
+
+
+def boot_workspace(key: BaseKey) -> tuple[WorkspaceGuest, str]:
+    """Boots a workspace and waits until its tool server has everything up.
+
+    Returns:
+        The guest, and its image's digest.
+
+    Raises:
+        ImageError: the image was never built here.
+        ToolUnavailableError: it does not come up.
+    """
+    store = ImageStore(key.home)
+    image = store.get(key.image)
+    socket = image.services.get("tool", TOOL_SOCKET)
+    with store.hold(image):
+        workspace = Workspace.start(
+            image,
+            screen=(key.screen.width, key.screen.height),
+            env={"BUNSHIN_SURFACE": key.surface},
+            memory_max_bytes=key.memory_max_bytes,
+            label=f"base of {key.image}",
+            core=core(Path(key.home)),
+        )
+    try:
+        guest = WorkspaceGuest(workspace, socket=socket, engine=key.engine)
+        with guest._watched():
+            guest.client.wait_ready(_READY_TIMEOUT_S)
+            # The first look starts what later ones use: it is forked with the rest.
+            guest.client.observe()
+    except BaseException:
+        workspace.close()
+        raise
+    return guest, image.digest
+
+
+def boot_base(key: BaseKey) -> WorkspaceBase:
+    """Boots a workspace, takes its snapshot and ends it."""
+    guest, digest = boot_workspace(key)
+    with ExitStack() as stack:
+        stack.callback(guest.close)
+        snapshot = guest.workspace.snapshot(engine=key.engine)
+        return WorkspaceBase(snapshot, image_digest=digest, socket=guest.client._path, engine=key.engine)
