@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from bunshin_gym.keys import canonical_json
@@ -18,6 +18,7 @@ _NODE: Final = re.compile(
     r"^(?P<indent>\s*)(?:\[(?P<ref>[^\]\s]+)\]\s+)?(?P<role>[A-Za-z]+)"
     r"(?:\s+(?P<quote>['\"])(?P<name>.*?)(?P=quote)(?=,|$))?(?P<rest>.*)$"
 )
+_INPUTS: Final = frozenset({"textbox", "searchbox", "combobox", "spinbutton", "slider"})
 _PHRASE: Final = re.compile(r"[;:,.\n\[\]()]+")
 _VALUE: Final = re.compile(r"value=(['\"])(.*?)\1")
 
@@ -169,27 +170,42 @@ def _phrases(text: str) -> tuple[Element, ...]:
 
 
 def _nodes(tree: str) -> tuple[Element, ...]:
-    """Reads an accessibility tree, a node a line: `[ref] role 'name', flag, key=value`."""
-    elements = []
+    """Reads an accessibility tree, a node a line: `[ref] role 'name', flag, key=value`.
+
+    A nameless element is called after the text in it.
+    """
+    elements: list[Element] = []
+    above: list[tuple[int, int]] = []  # (depth, place) of the elements that this line is inside of
     for line in tree.splitlines():
         match = _NODE.match(line)
         if match is None:
             continue
-        rest = match["rest"] or ""
-        value = _VALUE.search(rest)
-        flags = (part.strip() for part in _VALUE.sub("", rest).split(","))
-        elements.append(
-            Element(
-                ref=match["ref"] or "",
-                role=match["role"],
-                name=(match["name"] or "").strip(),
-                flags=frozenset(flag for flag in flags if flag and len(flag) <= 40),
-                value=value[2] if value else "",
-            )
-        )
+        depth = len(match["indent"])
+        while above and above[-1][0] >= depth:
+            above.pop()
+        element = _node(match)
+        if element.role == "StaticText" and above:
+            outer = elements[above[-1][1]]
+            if outer.ref and not outer.name and outer.role not in _INPUTS:
+                elements[above[-1][1]] = replace(outer, name=element.name)
+        above.append((depth, len(elements)))
+        elements.append(element)
         if len(elements) == _ELEMENTS_MAX:
             break
     return tuple(elements)
+
+
+def _node(match: re.Match[str]) -> Element:
+    rest = match["rest"] or ""
+    value = _VALUE.search(rest)
+    flags = (part.strip() for part in _VALUE.sub("", rest).split(","))
+    return Element(
+        ref=match["ref"] or "",
+        role=match["role"],
+        name=(match["name"] or "").strip(),
+        flags=frozenset(flag for flag in flags if flag and len(flag) <= 40),
+        value=value[2] if value else "",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

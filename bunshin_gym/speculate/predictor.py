@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The predictor: a linear ranking of candidate calls, learnt from recorded and running attempts.
+
+Training pairs the call that was made with ones that were not, in the same state; the model is a
+logistic regression on the difference of their features (scikit-learn's SGDClassifier, so it goes
+on learning online). Scores become probabilities by softmax and a second small regression, fitted
+on attempts that the ranking had not seen, which knows that the right call may be no candidate.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_matrix
+from sklearn.linear_model import LogisticRegression, SGDClassifier
+
+from bunshin_gym.errors import UsageError
+from bunshin_gym.speculate.features import DIMENSIONS, Situation, feature_rows
+from bunshin_gym.speculate.ngram import NgramPredictor
+from bunshin_gym.speculate.slots import Candidate, Slots
+from bunshin_gym.speculate.state import Attempt, Prediction, State, call_key
+from bunshin_gym.types import ToolCall
+
+__all__ = ["RankingPredictor", "Settings"]
+
+_RANKS: Final = 3
+_BATCH_STATES: Final = 256
+
+_Pair = tuple[NDArray[np.int32], NDArray[np.int32]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How a predictor learns.
+
+    Attributes:
+        rivals: calls not made that each call made is compared with.
+        epochs: passes over the recorded attempts.
+        rate: step size of the stochastic gradient.
+        shrink: weight of the L2 penalty.
+        held_back: share of the attempts that probabilities are fitted on.
+        seed: of the order and of the choice of rivals.
+    """
+
+    rivals: int = 10
+    epochs: int = 3
+    rate: float = 0.02
+    shrink: float = 1e-6
+    held_back: float = 0.2
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Ranked:
+    """Candidates with their scores, best first, and what is needed to make them probabilities."""
+
+    candidates: list[Candidate]
+    scores: NDArray[np.float64]
+
+
+class RankingPredictor:
+    """Implements `Predictor`; thread-safe: predictions read weights that are replaced as a whole.
+
+    A predictor that has not learnt anything predicts nothing.
+    """
+
+    def __init__(self, settings: Settings | None = None) -> None:
+        self.settings = settings if settings is not None else Settings()
+        self._lock = threading.RLock()
+        self._rng = np.random.default_rng(self.settings.seed)
+        self.slots = Slots()
+        self.ngrams = NgramPredictor()
+        self._model = self._fresh_model()
+        self.weights: NDArray[np.float64] = np.zeros(DIMENSIONS)
+        self.calibration: NDArray[np.float64] = np.array([1.0, 0.0, 0.0, 0.0, 0.0, 0.0])
+
+    def fit(self, attempts: Sequence[Attempt]) -> None:
+        """Learns from recorded attempts, from scratch; what was learnt before is forgotten.
+
+        Raises:
+            UsageError: there is no call to learn from.
+        """
+        if not any(attempt.steps for attempt in attempts):
+            raise UsageError("fit: the attempts have no calls")
+        order = self._rng.permutation(len(attempts))
+        held = {int(place) for place in order[: int(len(attempts) * self.settings.held_back)]}
+        seen = [attempt for place, attempt in enumerate(attempts) if place not in held]
+        unseen = [attempts[place] for place in sorted(held)]
+        with self._lock:
+            self._fit_ranking(seen)
+            self._fit_calibration(unseen)
+            for attempt in unseen:
+                self.learn(attempt)
+
+    def learn(self, attempt: Attempt) -> None:
+        """Takes one finished attempt into account."""
+        with self._lock:
+            groups = [group for state, call in attempt.states() if (group := self._group(state, call)) is not None]
+            self._train([pair for group in groups for pair in self._pairs(group)])
+            for state, call in attempt.states():
+                self.slots.learn(state, call)
+            self.ngrams.learn(attempt)
+
+    def predict(self, state: State, *, k: int = 3) -> Sequence[Prediction]:
+        """The k likeliest calls with their probabilities."""
+        with self._lock:
+            candidates = self.slots.candidates(state)
+        if not candidates:
+            return []
+        ranked = self._rank(state, candidates)
+        chances = self._chances(ranked, min(k, len(ranked.candidates)))
+        return [
+            Prediction(call=candidate.call, probability=float(chance))
+            for candidate, chance in zip(ranked.candidates, chances, strict=False)
+        ]
+
+    # -- ranking --------------------------------------------------------------------------------
+
+    def _fresh_model(self) -> Any:
+        return SGDClassifier(
+            loss="log_loss",
+            penalty="l2",
+            alpha=self.settings.shrink,
+            learning_rate="constant",
+            eta0=self.settings.rate,
+            fit_intercept=False,
+            random_state=self.settings.seed,
+        )
+
+    def _rows(self, state: State, candidates: Sequence[Candidate]) -> NDArray[np.int64]:
+        scores = self.ngrams.scores(state, [candidate.key for candidate in candidates])
+        return feature_rows(Situation(state), candidates, scores)
+
+    def _rank(self, state: State, candidates: Sequence[Candidate]) -> _Ranked:
+        scores = self.weights[self._rows(state, candidates)].sum(axis=1)
+        order = np.argsort(-scores, kind="stable")
+        return _Ranked([candidates[place] for place in order], scores[order])
+
+    def _fit_ranking(self, attempts: Sequence[Attempt]) -> None:
+        """Counts all calls, then ranks; how often a call was seen is what it was before each attempt."""
+        self.slots, self.ngrams = Slots(), NgramPredictor()
+        self._model, self.weights = self._fresh_model(), np.zeros(DIMENSIONS)
+        for attempt in attempts:
+            for state, call in attempt.states():
+                self.slots.learn(state, call)
+        groups = []
+        for place in self._rng.permutation(len(attempts)):
+            attempt = attempts[int(place)]
+            groups += [group for state, call in attempt.states() if (group := self._group(state, call)) is not None]
+            self.ngrams.learn(attempt)
+        for epoch in range(self.settings.epochs):
+            self._model.eta0 = self.settings.rate / (epoch + 1)
+            order = self._rng.permutation(len(groups))
+            for start in range(0, len(order), _BATCH_STATES):
+                batch = order[start : start + _BATCH_STATES]
+                self._train([pair for place in batch for pair in self._pairs(groups[int(place)])])
+
+    def _group(self, state: State, call: ToolCall) -> NDArray[np.int32] | None:
+        """Features of the call that was made, first, and of some that were not; None if it is no candidate."""
+        candidates = self.slots.candidates(state)
+        key = call_key(call)
+        right = next((place for place, candidate in enumerate(candidates) if candidate.key == key), None)
+        if right is None or len(candidates) < 2:
+            return None
+        others = np.delete(np.arange(len(candidates)), right)
+        drawn = self._rng.choice(others, size=min(len(others), 2 * self.settings.rivals), replace=False)
+        chosen = [candidates[int(place)] for place in (right, *drawn)]
+        return self._rows(state, chosen).astype(np.int32)
+
+    def _pairs(self, group: NDArray[np.int32]) -> list[_Pair]:
+        """The call that was made beside its hardest rivals, as the weights are now."""
+        scores = self.weights[group[1:]].sum(axis=1)
+        hardest = np.argsort(-scores)[: self.settings.rivals]
+        return [(group[0], group[1 + int(rival)]) for rival in hardest]
+
+    def _train(self, pairs: Sequence[_Pair]) -> None:
+        if not pairs:
+            return
+        signs = self._rng.choice([-1.0, 1.0], size=len(pairs))
+        indices = np.concatenate([index for pair in pairs for index in pair])
+        values = np.concatenate(
+            [
+                np.repeat([sign, -sign], [len(right), len(rival)])
+                for sign, (right, rival) in zip(signs, pairs, strict=True)
+            ]
+        )
+        values[indices == 0] = 0.0
+        ends = np.cumsum([0, *(len(right) + len(rival) for right, rival in pairs)])
+        matrix = csr_matrix((values, indices, ends), shape=(len(pairs), DIMENSIONS))
+        matrix.sum_duplicates()
+        matrix.eliminate_zeros()
+        self._model.partial_fit(matrix, signs, classes=np.array([-1.0, 1.0]))
+        self.weights = self._model.coef_.ravel().copy()
+
+    # -- probabilities --------------------------------------------------------------------------
+
+    @staticmethod
+    def _evidence(ranked: _Ranked, count: int) -> NDArray[np.float64]:
+        """(count, 5): of each of the best, the logit of its softmax, its lead, how many rivals there
+        are, and whether it is the first or the second."""
+        shifted = np.exp(ranked.scores - ranked.scores[0])
+        shares = np.clip(shifted / shifted.sum(), 1e-6, 1 - 1e-6)[:count]
+        lead = np.append(-np.diff(ranked.scores), 5.0)[:count]
+        place = np.arange(count)
+        return np.column_stack(
+            [
+                np.log(shares / (1.0 - shares)),
+                np.clip(lead, 0.0, 5.0),
+                np.full(count, np.log(len(ranked.candidates))),
+                place == 0,
+                place == 1,
+            ]
+        )
+
+    def _chances(self, ranked: _Ranked, count: int) -> NDArray[np.float64]:
+        """Probabilities that add up to 1 at most."""
+        evidence = self._evidence(ranked, count)
+        chances: NDArray[np.float64] = 1.0 / (1.0 + np.exp(-(evidence @ self.calibration[:-1] + self.calibration[-1])))
+        return chances / max(1.0, float(chances.sum()))
+
+    def _fit_calibration(self, attempts: Sequence[Attempt]) -> None:
+        evidence, right = [], []
+        for attempt in attempts:
+            for state, call in attempt.states():
+                candidates = self.slots.candidates(state)
+                if candidates:
+                    ranked = self._rank(state, candidates)
+                    count = min(_RANKS, len(candidates))
+                    evidence.append(self._evidence(ranked, count))
+                    right += [candidate.key == call_key(call) for candidate in ranked.candidates[:count]]
+        if len(set(right)) == 2:  # else there is nothing to fit
+            model = LogisticRegression(C=1.0, max_iter=1000).fit(np.vstack(evidence), right)
+            self.calibration = np.append(model.coef_.ravel(), model.intercept_)

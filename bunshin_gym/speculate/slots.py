@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How calls get their arguments: learnt from recorded calls, used to propose new ones.
+
+An argument is explained by where its value can be found: it is an element's `ref` or its `name`, a
+piece of the instruction (`goal`), or always the same (`lit`). A call with explanations instead of
+values is a template, such as click(bid=ref, button="left"): it fits pages and tasks never seen.
+Which explanation to believe is counted for each tool's each argument.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from bunshin_gym.keys import canonical_json
+from bunshin_gym.speculate.goal import Span, spans_of
+from bunshin_gym.speculate.state import Element, State, call_key
+from bunshin_gym.types import ToolCall
+
+__all__ = ["Candidate", "Fill", "Slot", "Slots", "Template"]
+
+_TEMPLATES_USED: Final = 48
+_TEMPLATES_MAX: Final = 1024
+_FILLS_MAX: Final = 60
+_PER_TEMPLATE_MAX: Final = 120
+_CANDIDATES_MAX: Final = 256
+_DEAD: Final = frozenset({"hidden", "disabled"})
+_KINDS: Final = ("ref", "goal", "name")
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One argument of a template: its name, its explanation, and its JSON value if that is `lit`."""
+
+    name: str
+    kind: str
+    literal: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A tool with explained arguments."""
+
+    tool: str
+    slots: tuple[Slot, ...]
+
+    def __str__(self) -> str:
+        return f"{self.tool}({','.join(f'{slot.name}={slot.literal or slot.kind}' for slot in self.slots)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """What fills a slot: an element, or a piece of the instruction."""
+
+    slot: Slot
+    value: str
+    element: Element | None = None
+    place: int = -1
+    span: Span | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A call that may come next, and how it was made up."""
+
+    call: ToolCall
+    key: str
+    template: Template
+    fills: tuple[Fill, ...]
+
+
+class Slots:
+    """Counts explanations and templates; proposes calls. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._explained: Counter[tuple[str, str, str]] = Counter()
+        self._values: dict[tuple[str, str], Counter[str]] = {}
+        self._templates: Counter[Template] = Counter()
+        self._by_task: dict[str, Counter[Template]] = {}
+        self._roles: Counter[tuple[str, str, str]] = Counter()
+
+    def learn(self, state: State, call: ToolCall) -> None:
+        """Takes a recorded call into account."""
+        for name, value in call.args.items():
+            for kind in _explanations(state, value):
+                self._explained[call.name, name, kind] += 1
+            self._values.setdefault((call.name, name), Counter())[canonical_json(value)] += 1
+        template = self.explain(state, call)
+        self._templates[template] += 1
+        self._by_task.setdefault(state.task, Counter())[template] += 1
+        for slot in template.slots:
+            if slot.kind == "ref":
+                self._roles.update(
+                    (call.name, slot.name, element.role)
+                    for element in state.view.elements
+                    if element.ref == call.args[slot.name]
+                )
+        if len(self._templates) > 2 * _TEMPLATES_MAX:
+            self._templates = Counter(dict(self._templates.most_common(_TEMPLATES_MAX)))
+
+    def explain(self, state: State, call: ToolCall) -> Template:
+        """The template of a call, as far as counts tell until now."""
+        return Template(
+            call.name, tuple(self._slot(state, call.name, name, call.args[name]) for name in sorted(call.args))
+        )
+
+    def candidates(self, state: State) -> list[Candidate]:
+        """Different calls that could be made in this state, at most 256."""
+        found: dict[str, Candidate] = {}
+        for template in self._usable(state.task):
+            for fills in itertools.islice(self._fillings(state, template), _PER_TEMPLATE_MAX):
+                call = _call_of(template, fills)
+                key = call_key(call)
+                if key not in found:
+                    found[key] = Candidate(call, key, template, fills)
+            if len(found) >= _CANDIDATES_MAX:
+                break
+        return list(found.values())[:_CANDIDATES_MAX]
+
+    def dump(self) -> dict[str, Any]:
+        """All counts as JSON values."""
+        return {
+            "explained": [[*key, count] for key, count in self._explained.items()],
+            "values": [[*key, dict(counts.most_common(64))] for key, counts in self._values.items()],
+            "templates": [[_dump_template(template), count] for template, count in self._templates.items()],
+            "by_task": [
+                [task, [[_dump_template(template), count] for template, count in counts.items()]]
+                for task, counts in self._by_task.items()
+            ],
+            "roles": [[*key, count] for key, count in self._roles.items()],
+        }
+
+    @classmethod
+    def load(cls, data: Mapping[str, Any]) -> Slots:
+        """Reads what `dump` wrote; raises KeyError, TypeError or ValueError for anything else."""
+        slots = cls()
+        slots._explained.update({(tool, name, kind): int(count) for tool, name, kind, count in data["explained"]})
+        slots._values = {(tool, name): Counter(counts) for tool, name, counts in data["values"]}
+        slots._templates = _load_templates(data["templates"])
+        slots._by_task = {task: _load_templates(counts) for task, counts in data["by_task"]}
+        slots._roles.update({(tool, name, role): int(count) for tool, name, role, count in data["roles"]})
+        return slots
+
+    def _slot(self, state: State, tool: str, name: str, value: Any) -> Slot:
+        """The explanation that fits most often for this argument, among those that fit this value."""
+        values = self._values.get((tool, name), Counter())
+        best, best_count = "lit", sum(values.values()) - len(values)
+        for kind in _explanations(state, value):
+            count = self._explained[tool, name, kind]
+            if count > 0 and count >= best_count:
+                best, best_count = kind, count
+        return Slot(name, best, canonical_json(value) if best == "lit" else "")
+
+    def _usable(self, task: str) -> list[Template]:
+        """Templates of this task first, then those that are common everywhere."""
+        own = [template for template, _ in self._by_task.get(task, Counter()).most_common(_TEMPLATES_USED)]
+        common = [template for template, count in self._templates.most_common(_TEMPLATES_USED) if count > 1]
+        return list(dict.fromkeys([*own, *common]))
+
+    def _fillings(self, state: State, template: Template) -> Iterator[tuple[Fill, ...]]:
+        choices = [
+            list(itertools.islice(self._fills(state, template.tool, slot), _FILLS_MAX))
+            for slot in template.slots
+            if slot.kind != "lit"
+        ]
+        return itertools.product(*choices)
+
+    def _fills(self, state: State, tool: str, slot: Slot) -> Iterator[Fill]:
+        if slot.kind == "goal":
+            for span in spans_of(state.view.instruction):
+                yield Fill(slot, span.text, span=span)
+            return
+        for place, element in enumerate(state.view.elements):
+            if element.flags & _DEAD:
+                continue
+            if slot.kind == "name" and element.name:
+                yield Fill(slot, element.name, element, place)
+            elif slot.kind == "ref" and element.ref and self._roles[tool, slot.name, element.role]:
+                yield Fill(slot, element.ref, element, place)
+
+
+def _explanations(state: State, value: Any) -> Iterable[str]:
+    if not isinstance(value, str) or not value:
+        return ()
+    view = state.view
+    found = (
+        any(element.ref == value for element in view.elements),
+        any(span.text == value for span in spans_of(view.instruction)),
+        any(element.name == value for element in view.elements),
+    )
+    return [kind for kind, fits in zip(_KINDS, found, strict=True) if fits]
+
+
+def _call_of(template: Template, fills: tuple[Fill, ...]) -> ToolCall:
+    args = {slot.name: json.loads(slot.literal) for slot in template.slots if slot.kind == "lit"}
+    args |= {fill.slot.name: fill.value for fill in fills}
+    return ToolCall(name=template.tool, args=args)
+
+
+def _dump_template(template: Template) -> list[Any]:
+    return [template.tool, [[slot.name, slot.kind, slot.literal] for slot in template.slots]]
+
+
+def _load_templates(counts: Iterable[tuple[list[Any], int]]) -> Counter[Template]:
+    return Counter(
+        {Template(tool, tuple(Slot(*slot) for slot in slots)): int(count) for (tool, slots), count in counts}
+    )
