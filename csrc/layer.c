@@ -356,7 +356,7 @@ static int enter_directory(struct bsh_layer_job *job, int from_dir, int to_dir, 
 static int sync_kid(struct bsh_layer_job *job, int from_dir, int to_dir, struct entry *kid, const struct entry *before,
 	const struct entry *ahead, struct bsh_error *err)
 {
-	size_t mark;
+	size_t mark = 0;
 	int rc;
 
 	rc = push_name(job, kid->name, &mark, err);

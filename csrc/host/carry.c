@@ -124,25 +124,6 @@ static int check_family(const struct check *check, const char *status_text, stru
 
 /* ---- descriptors ------------------------------------------------------------- */
 
-static const char *const carried_anonymous[] = {
-	"[eventfd]", "[eventpoll]", "[signalfd]", "[timerfd]", "inotify", "[fanotify]", "[pidfd]",
-};
-
-static int check_anonymous(const struct check *check, const struct bsh_open_file *file, struct bsh_error *err)
-{
-	const char *kind = file->link + strlen("anon_inode:");
-	char what[160];
-
-	for (size_t i = 0; i < sizeof(carried_anonymous) / sizeof(*carried_anonymous); i++)
-		if (!strcmp(kind, carried_anonymous[i]))
-			return 0;
-	if (!strcmp(kind, "[io_uring]"))
-		return refuse(check, EOPNOTSUPP, file->fd, "io_uring cannot be carried",
-			"keep the system call filter on, or make the program use epoll", err);
-	snprintf(what, sizeof(what), "%.100s cannot be carried", kind);
-	return refuse(check, EOPNOTSUPP, file->fd, what, "close it before the fork", err);
-}
-
 /* A number of /proc/PID/fdinfo/FD, such as "mnt_id:\t31"; -1 when the descriptor is gone. */
 static long descriptor_info(const struct bsh_open_file *file, const char *key, int base)
 {
@@ -155,6 +136,28 @@ static long descriptor_info(const struct bsh_open_file *file, const char *key, i
 		return -1;
 	line = strstr(text, key);
 	return line ? strtol(line + strlen(key), NULL, base) : -1;
+}
+
+static const char *const carried_anonymous[] = {
+	"[eventfd]", "[eventpoll]", "[signalfd]", "[timerfd]", "inotify", "[fanotify]", "[pidfd]",
+};
+
+static int check_anonymous(const struct check *check, const struct bsh_open_file *file, struct bsh_error *err)
+{
+	const char *kind = file->link + strlen("anon_inode:");
+	char what[160];
+
+	if (!strcmp(kind, "[eventfd]") && descriptor_info(file, "eventfd-semaphore:", 10) == 1)
+		return refuse(check, EOPNOTSUPP, file->fd, "an eventfd in semaphore mode cannot be carried",
+			"use a pipe or a POSIX semaphore, or close it before the fork", err);
+	for (size_t i = 0; i < sizeof(carried_anonymous) / sizeof(*carried_anonymous); i++)
+		if (!strcmp(kind, carried_anonymous[i]))
+			return 0;
+	if (!strcmp(kind, "[io_uring]"))
+		return refuse(check, EOPNOTSUPP, file->fd, "io_uring cannot be carried",
+			"keep the system call filter on, or make the program use epoll", err);
+	snprintf(what, sizeof(what), "%.100s cannot be carried", kind);
+	return refuse(check, EOPNOTSUPP, file->fd, what, "close it before the fork", err);
 }
 
 static int check_pipe(const struct check *check, const struct bsh_open_file *file, struct bsh_error *err)

@@ -51,7 +51,10 @@ static void check(int fd, const char *tag, nlink_t links)
 
 	CHECK(pread(fd, have, sizeof(have) - 1, 0) > 0);
 	CHECK_TAG(have, tag);
-	CHECK(fstat(fd, &st) == 0 && st.st_nlink == links);
+	/* Overlay counts the links of a lower layer that it hides: more than there are, but not none. */
+	CHECK(fstat(fd, &st) == 0);
+	if (links ? st.st_nlink < links : st.st_nlink > 0)
+		FAIL("\"%s\" has %lu links, expected %lu", tag, (unsigned long)st.st_nlink, (unsigned long)links);
 }
 
 void guest_check(const char *tag)

@@ -17,7 +17,6 @@ static void child(int slave)
 	setsid();
 	if (ioctl(slave, TIOCSCTTY, 0) < 0 || tcsetpgrp(slave, getpid()) < 0)
 		_exit(1);
-	close(slave);
 	close(master);
 	tty = open("/dev/tty", O_RDWR);
 	for (;;) {
