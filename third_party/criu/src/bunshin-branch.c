@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * The restore, in a fork of the pool. CRIU's runs untouched but for memory: what
+ * a task's arena holds is inherited down the tree of tasks, each of which passes on only
+ * what its own children need, and the restorer moves it into place.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "bunshin-moves.h"
+#include "bunshin-msg.h"
+#include "bunshin-pool-proto.h"
+#include "bunshin-pool.h"
+#include "cr_options.h"
+#include "crtools.h"
+#include "files.h"
+#include "image.h"
+#include "kerndat.h"
+#include "log.h"
+#include "page.h"
+#include "pstree.h"
+#include "restorer.h"
+#include "rst-malloc.h"
+#include "rst_info.h"
+#include "util.h"
+#include "vma.h"
+#include "xmalloc.h"
+
+#undef LOG_PREFIX
+#define LOG_PREFIX "pool: "
+
+static bool branching;
+static struct bunshin_move *moves;
+static size_t n_moves, moves_room;
+
+bool bunshin_branching(void)
+{
+	return branching;
+}
+
+static bool in_subtree(pid_t vpid_, const struct pstree_item *root)
+{
+	struct pstree_item *item;
+
+	for_each_pstree_item(item) {
+		if (vpid(item) != vpid_)
+			continue;
+		for (; item; item = item->parent)
+			if (item == root)
+				return true;
+		return false;
+	}
+	return false;
+}
+
+void bunshin_before_fork(struct pstree_item *child)
+{
+	size_t i;
+
+	if (!branching)
+		return;
+	for (i = 0; i < bunshin_n_tasks; i++) {
+		struct bunshin_task *task = &bunshin_tasks[i];
+
+		if (task->inherited)
+			bunshin_task_advise(task, in_subtree(task->vpid, child) ? MADV_DOFORK : MADV_DONTFORK);
+	}
+}
+
+/* In a new task: arenas outside of its subtree did not come along. */
+static void forget_others(void)
+{
+	size_t i;
+
+	for (i = 0; i < bunshin_n_tasks; i++)
+		if (bunshin_tasks[i].inherited && !in_subtree(bunshin_tasks[i].vpid, current))
+			bunshin_tasks[i].inherited = false;
+}
+
+void bunshin_children_made(void)
+{
+	size_t i;
+
+	if (!branching)
+		return;
+	for (i = 0; i < bunshin_n_tasks; i++) {
+		struct bunshin_task *task = &bunshin_tasks[i];
+
+		if (!task->inherited)
+			continue;
+		if (task->vpid == vpid(current)) {
+			/* Or the branch's own fork() would leave it behind. */
+			bunshin_task_advise(task, MADV_DOFORK);
+			continue;
+		}
+		munmap(task->base, task->used);
+		task->inherited = false;
+	}
+}
+
+static int add_move(uint64_t what, const struct bunshin_seg *seg)
+{
+	if (n_moves == moves_room) {
+		size_t room = moves_room ? 2 * moves_room : 1024;
+		struct bunshin_move *v = xrealloc(moves, room * sizeof(*v));
+
+		if (!v)
+			return -1;
+		moves = v;
+		moves_room = room;
+	}
+	moves[n_moves++] = (struct bunshin_move){
+		.from = (uint64_t)seg->addr, .to = seg->start, .len = seg->end - seg->start, .what = what
+	};
+	return 0;
+}
+
+static int map_vma(const struct bunshin_task *task, struct vma_area *vma)
+{
+	const struct bunshin_segs *segs = &task->segs;
+	size_t i = bunshin_segs_find(segs, vma->e->start);
+
+	if (i == segs->n || segs->v[i].start >= vma->e->end) {
+		/* No pages: it need not be made writable for a while. */
+		vma->e->status |= VMA_NO_PROT_WRITE;
+		return 0;
+	}
+	if (segs->v[i].kind == BUNSHIN_WHOLE) {
+		if (segs->v[i].start != vma->e->start || segs->v[i].end != vma->e->end) {
+			pr_err("the pool has %#lx-%#lx where the image has %#lx-%#lx\n", segs->v[i].start, segs->v[i].end,
+			       (unsigned long)vma->e->start, (unsigned long)vma->e->end);
+			return -1;
+		}
+		vma->e->status |= VMA_PREMMAPED;
+		vma->premmaped_addr = vma->e->start;
+		return add_move(BUNSHIN_MOVE_VMA, &segs->v[i]);
+	}
+	for (; i < segs->n && segs->v[i].start < vma->e->end; i++)
+		if (add_move(segs->v[i].kind == BUNSHIN_RUN ? BUNSHIN_MOVE_RUN : BUNSHIN_MOVE_COPY, &segs->v[i]))
+			return -1;
+	return 0;
+}
+
+int bunshin_map_task(struct pstree_item *item)
+{
+	struct vm_area_list *vmas = &rsti(item)->vmas;
+	struct bunshin_task *task;
+	struct vma_area *vma;
+
+	forget_others();
+	n_moves = 0;
+	if (!vmas->nr)
+		return 0;
+	task = bunshin_task_find(vpid(item));
+	if (!task || !task->inherited) {
+		pr_err("the pool has no memory for task %d\n", vpid(item));
+		return -1;
+	}
+	if (kdat.stack_guard_gap_hidden) {
+		pr_err("this kernel hides the guard page of stacks\n");
+		return -1;
+	}
+	list_for_each_entry(vma, &vmas->h, list) {
+		if (vma_area_is(vma, VMA_AREA_GUARD) || !vma_area_is_private(vma, kdat.task_size))
+			continue;
+		if (map_vma(task, vma))
+			return -1;
+	}
+	rsti(item)->premmapped_addr = task->base;
+	rsti(item)->premmapped_len = task->used;
+	return 0;
+}
+
+int bunshin_prepare_moves(struct task_restore_args *args)
+{
+	struct bunshin_move *to;
+
+	args->bunshin_moves = (void *)rst_mem_align_cpos(RM_PRIVATE);
+	args->bunshin_n_moves = 0;
+	if (!branching || !n_moves)
+		return 0;
+	to = rst_mem_alloc(n_moves * sizeof(*to), RM_PRIVATE);
+	if (!to)
+		return -1;
+	memcpy(to, moves, n_moves * sizeof(*to));
+	args->bunshin_n_moves = n_moves;
+	return 0;
+}
+
+/* ---- the process that runs the restore ---- */
+
+static int enter_place(const struct bsh_pool_branch *req, const int *fds)
+{
+	uint32_t i;
+
+	if (setns(fds[0], CLONE_NEWNS)) {
+		pr_perror("cannot enter the branch's mount namespace");
+		return -1;
+	}
+	for (i = 0; i < req->n_cgroups; i++) {
+		if (write(fds[2 + i], "0", 1) != 1) {
+			pr_perror("cannot enter a cgroup of the branch");
+			return -1;
+		}
+	}
+	if (unshare(CLONE_NEWCGROUP)) {
+		pr_perror("cannot make a cgroup namespace");
+		return -1;
+	}
+	return 0;
+}
+
+static int start_log(const struct bsh_pool_branch *req)
+{
+	static char path[sizeof(req->log) + 64];
+
+	snprintf(path, sizeof(path), "/proc/self/fd/%d/%s", get_service_fd(IMG_FD_OFF), req->log);
+	opts.output = req->log[0] ? path : "/dev/null";
+	log_fini();
+	opts.log_level = req->log_level;
+	log_set_loglevel(req->log_level);
+	return log_keep_err() || log_init(opts.output) ? -1 : 0;
+}
+
+static int run_restore(const struct bsh_pool_branch *req, const int *fds)
+{
+	if (start_log(req))
+		return -1;
+	branching = true;
+	/* Only the branch's own tasks are to inherit memory. */
+	bunshin_tasks_advise(MADV_DONTFORK);
+	bunshin_shm_advise(MADV_DOFORK);
+	util_init();
+	if (enter_place(req, fds))
+		return -1;
+	opts.mode = CR_RESTORE;
+	opts.root = xstrdup(req->root);
+	opts.restore_detach = 1;
+	opts.restore_sibling = 1;
+	if (!opts.root || inherit_fd_add(fds[1], (char *)req->net_key))
+		return -1;
+	return cr_restore_tasks();
+}
+
+void bunshin_branch_run(const struct bsh_pool_branch *req, const int *fds, int control)
+{
+	struct bsh_pool_answer answer = {
+		.header = { .size = sizeof(answer), .type = BSH_POOL_OK, .version = BSH_POOL_VERSION, .seq = req->header.seq },
+	};
+	sigset_t none;
+
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, NULL);
+	if (!run_restore(req, fds)) {
+		answer.pid = root_item->pid->real;
+	} else {
+		answer.header.type = BSH_POOL_FAILED;
+		answer.error = EIO;
+		bunshin_error_text(log_first_err() ?: "the restore failed", answer.text, sizeof(answer.text));
+	}
+	_exit(bunshin_msg_send(control, &answer, sizeof(answer), NULL, 0) ? 2 : 0);
+}

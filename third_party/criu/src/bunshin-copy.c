@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Threads that copy pages of a frozen process straight into the pool, while
+ * the dump goes on beside them.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "bunshin-copy.h"
+#include "log.h"
+#include "page.h"
+#include "xmalloc.h"
+
+#undef LOG_PREFIX
+#define LOG_PREFIX "pool: "
+
+#define THREADS 2
+#define JOB_RANGES 256
+#define JOB_BYTES (2u << 20)
+
+struct job {
+	struct job *next;
+	pid_t pid;
+	size_t n;
+	struct iovec from[JOB_RANGES], to[JOB_RANGES];
+};
+
+static struct {
+	pthread_mutex_t lock;
+	pthread_cond_t work, idle;
+	pthread_t threads[THREADS];
+	unsigned int n_threads, busy;
+	struct job *first, **last;
+	bool stop;
+	int failed; /* errno of the first failure */
+	pid_t failed_pid;
+} queue = { .lock = PTHREAD_MUTEX_INITIALIZER, .work = PTHREAD_COND_INITIALIZER, .idle = PTHREAD_COND_INITIALIZER };
+
+static struct job *open_job;
+static size_t open_bytes;
+
+/* Mappings that their own process may not read, and whatever else process_vm_readv() stops at. */
+static int copy_by_mem(pid_t pid, struct iovec from, char *to)
+{
+	char path[64];
+	int fd, ret = 0;
+
+	snprintf(path, sizeof(path), "/proc/%d/mem", pid);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return errno;
+	while (from.iov_len && !ret) {
+		ssize_t got = pread(fd, to, from.iov_len, (off_t)(unsigned long)from.iov_base);
+
+		if (got <= 0) {
+			ret = got ? errno : EFAULT;
+			break;
+		}
+		from.iov_base += got;
+		from.iov_len -= got;
+		to += got;
+	}
+	close(fd);
+	return ret;
+}
+
+static int copy_now(pid_t pid, struct iovec *from, struct iovec *to, size_t n)
+{
+	size_t i = 0;
+
+	while (i < n) {
+		ssize_t got = process_vm_readv(pid, to + i, n - i, from + i, n - i, 0);
+		int ret;
+
+		if (got < 0 && errno != EFAULT)
+			return errno;
+		while (i < n && got >= (ssize_t)from[i].iov_len)
+			got -= from[i++].iov_len;
+		if (i == n)
+			break;
+		ret = copy_by_mem(pid, from[i], to[i].iov_base);
+		if (ret)
+			return ret;
+		i++;
+	}
+	return 0;
+}
+
+static void run_job(struct job *job)
+{
+	int ret = copy_now(job->pid, job->from, job->to, job->n);
+
+	if (!ret)
+		return;
+	pthread_mutex_lock(&queue.lock);
+	if (!queue.failed) {
+		queue.failed = ret;
+		queue.failed_pid = job->pid;
+	}
+	pthread_mutex_unlock(&queue.lock);
+}
+
+static void *copier(void *arg)
+{
+	pthread_mutex_lock(&queue.lock);
+	while (!queue.stop || queue.first) {
+		struct job *job = queue.first;
+
+		if (!job) {
+			pthread_cond_wait(&queue.work, &queue.lock);
+			continue;
+		}
+		queue.first = job->next;
+		if (!queue.first)
+			queue.last = &queue.first;
+		queue.busy++;
+		pthread_mutex_unlock(&queue.lock);
+		run_job(job);
+		xfree(job);
+		pthread_mutex_lock(&queue.lock);
+		queue.busy--;
+		if (!queue.busy && !queue.first)
+			pthread_cond_signal(&queue.idle);
+	}
+	pthread_mutex_unlock(&queue.lock);
+	return arg;
+}
+
+int bunshin_copy_begin(void)
+{
+	queue.last = &queue.first;
+	queue.stop = false;
+	queue.failed = 0;
+	for (queue.n_threads = 0; queue.n_threads < THREADS; queue.n_threads++) {
+		errno = pthread_create(&queue.threads[queue.n_threads], NULL, copier, NULL);
+		if (errno) {
+			pr_perror("cannot start a copying thread");
+			bunshin_copy_end();
+			return -1;
+		}
+	}
+	return 0;
+}
+
+void bunshin_copy_end(void)
+{
+	unsigned int i;
+
+	xfree(open_job);
+	open_job = NULL;
+	pthread_mutex_lock(&queue.lock);
+	queue.stop = true;
+	pthread_cond_broadcast(&queue.work);
+	pthread_mutex_unlock(&queue.lock);
+	for (i = 0; i < queue.n_threads; i++)
+		pthread_join(queue.threads[i], NULL);
+	queue.n_threads = 0;
+}
+
+void bunshin_copy_flush(void)
+{
+	struct job *job = open_job;
+
+	if (!job)
+		return;
+	open_job = NULL;
+	open_bytes = 0;
+	pthread_mutex_lock(&queue.lock);
+	*queue.last = job;
+	queue.last = &job->next;
+	pthread_cond_signal(&queue.work);
+	pthread_mutex_unlock(&queue.lock);
+}
+
+static int add_piece(pid_t pid, uint64_t from, char *to, size_t len)
+{
+	if (open_job && (open_job->pid != pid || open_job->n == JOB_RANGES || open_bytes >= JOB_BYTES))
+		bunshin_copy_flush();
+	if (!open_job) {
+		open_job = xmalloc(sizeof(*open_job));
+		if (!open_job)
+			return -1;
+		open_job->next = NULL;
+		open_job->pid = pid;
+		open_job->n = 0;
+	}
+	open_job->from[open_job->n] = (struct iovec){ (void *)from, len };
+	open_job->to[open_job->n++] = (struct iovec){ to, len };
+	open_bytes += len;
+	return 0;
+}
+
+int bunshin_copy_add(pid_t pid, uint64_t from, char *to, uint64_t len)
+{
+	while (len) {
+		uint64_t piece = len < JOB_BYTES ? len : JOB_BYTES;
+
+		if (add_piece(pid, from, to, piece))
+			return -1;
+		from += piece;
+		to += piece;
+		len -= piece;
+	}
+	return 0;
+}
+
+int bunshin_copy_now(pid_t pid, uint64_t from, char *to, uint64_t len)
+{
+	struct iovec f = { (void *)from, len }, t = { to, len };
+
+	errno = copy_now(pid, &f, &t, 1);
+	if (!errno)
+		return 0;
+	pr_perror("cannot read %lu bytes at %#lx of %d", (unsigned long)len, (unsigned long)from, pid);
+	return -1;
+}
+
+int bunshin_copy_wait(void)
+{
+	bunshin_copy_flush();
+	pthread_mutex_lock(&queue.lock);
+	while (queue.first || queue.busy)
+		pthread_cond_wait(&queue.idle, &queue.lock);
+	pthread_mutex_unlock(&queue.lock);
+	if (!queue.failed)
+		return 0;
+	errno = queue.failed;
+	pr_perror("cannot copy memory of %d", queue.failed_pid);
+	return -1;
+}

@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+#ifndef BUNSHIN_POOL_PROTO_H
+#define BUNSHIN_POOL_PROTO_H
+/*
+ * What is said between the core and a page pool over its control socket (Unix,
+ * SOCK_SEQPACKET; one message a packet; host byte order, both ends are one build).
+ *
+ *   core                          pool
+ *   PREPARE  images directory ->        source still runs
+ *                             <- OK
+ *   RECORD                    ->        source is frozen by its cgroup
+ *                             <- RECORDED (or FAILED: the source is let go already)
+ *   RELEASE                   ->        processes are let go; the cgroup stays frozen for the core to thaw
+ *                             <- OK
+ *   BRANCH   namespaces ...   ->        any number at once, told apart by seq
+ *                             <- OK with the pid, or FAILED
+ *   FORK     control socket   ->        a new pool process for a child snapshot; talk to it there
+ *                             <- OK with its pid
+ *
+ * The pool exits when its control socket is closed at the other end.
+ */
+#include <stdint.h>
+
+#define BSH_POOL_VERSION 1
+
+enum bsh_pool_type {
+	BSH_POOL_PREPARE = 1,
+	BSH_POOL_RECORD,
+	BSH_POOL_RELEASE,
+	BSH_POOL_BRANCH,
+	BSH_POOL_FORK,
+	BSH_POOL_OK = 64,
+	BSH_POOL_RECORDED,
+	BSH_POOL_FAILED,
+};
+
+struct bsh_pool_header {
+	uint32_t size; /* of the whole message */
+	uint32_t type; /* enum bsh_pool_type */
+	uint32_t version;
+	uint32_t seq; /* an answer carries its request's */
+};
+
+/* With one descriptor: the directory where the metadata goes. */
+struct bsh_pool_prepare {
+	struct bsh_pool_header header;
+	int32_t root_pid;     /* the workspace's init, as the pool sees it */
+	uint32_t log_level;   /* 0 to 4 */
+	uint64_t ghost_limit; /* bytes of a deleted file that is still open */
+	char freezer[512];    /* freezer cgroup's directory */
+	char net_key[32];     /* name for the network namespace in the images */
+	char log[64];         /* file name in the directory; "": no log */
+};
+
+struct bsh_pool_plain { /* RECORD, RELEASE, FORK (with one descriptor: the new control socket) */
+	struct bsh_pool_header header;
+};
+
+/* Descriptors: mount namespace, network namespace, then n_cgroups cgroup.procs files. */
+#define BSH_POOL_CGROUPS_MAX 16
+struct bsh_pool_branch {
+	struct bsh_pool_header header;
+	uint32_t n_cgroups;
+	uint32_t log_level;
+	char root[512];      /* the overlay's mount point inside the mount namespace */
+	char net_key[32];    /* as recorded */
+	char log[64];        /* file name in the images directory; "": no log */
+};
+
+#define BSH_POOL_PHASES_MAX 24
+struct bsh_pool_phase {
+	char name[24];
+	int64_t start_ns; /* CLOCK_MONOTONIC */
+	int64_t length_ns;
+};
+
+struct bsh_pool_answer { /* OK, RECORDED, FAILED */
+	struct bsh_pool_header header;
+	int32_t pid;           /* BRANCH: init of the branch; FORK: the new pool */
+	int32_t error;         /* FAILED: an errno value */
+	uint32_t made_files;   /* RECORDED: names for nameless open files were put into the source's root */
+	uint32_t n_phases;
+	uint64_t copied_bytes; /* RECORDED */
+	uint64_t shared_bytes; /* RECORDED: taken over from the parent's pool */
+	uint64_t pool_bytes;   /* RECORDED: all that the pool holds */
+	struct bsh_pool_phase phases[BSH_POOL_PHASES_MAX];
+	char text[512]; /* FAILED: what and why */
+};
+
+#endif

@@ -1,0 +1,363 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * The pool process: `criu bunshin-pool FD`, where FD is its control socket.
+ * It is single-threaded but for the copying while a source is frozen, since it forks.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "bunshin-msg.h"
+#include "bunshin-pool-proto.h"
+#include "bunshin-pool.h"
+#include "common/list.h"
+#include "cgroup.h"
+#include "cr_options.h"
+#include "crtools.h"
+#include "external.h"
+#include "fault-injection.h"
+#include "image.h"
+#include "kerndat.h"
+#include "log.h"
+#include "net.h"
+#include "rst-malloc.h"
+#include "servicefd.h"
+#include "util-caps.h"
+#include "util.h"
+#include "xmalloc.h"
+
+#undef LOG_PREFIX
+#define LOG_PREFIX "pool: "
+
+#define FDS_MAX (2 + BSH_POOL_CGROUPS_MAX)
+
+union request {
+	struct bsh_pool_header header;
+	struct bsh_pool_prepare prepare;
+	struct bsh_pool_branch branch;
+};
+
+/* A restore that has not answered yet. */
+struct running {
+	pid_t pid;
+	uint32_t seq;
+};
+
+static struct {
+	int control;
+	int signals;
+	int images_fd;
+	int log_fd; /* a file in memory; what was logged last becomes an answer's text */
+	off_t log_read;
+	struct running *running;
+	size_t n_running;
+} pool = { .control = -1, .signals = -1, .images_fd = -1, .log_fd = -1 };
+
+int bunshin_set_external_net(pid_t root, const char *key)
+{
+	char path[64], text[128];
+	struct stat st;
+
+	snprintf(path, sizeof(path), "/proc/%d/ns/net", root);
+	if (stat(path, &st)) {
+		pr_perror("cannot look at %s", path);
+		return -1;
+	}
+	snprintf(text, sizeof(text), "net[%lu]:%s", (unsigned long)st.st_ino, key);
+	return add_external(text);
+}
+
+static int answer_with(struct bsh_pool_answer *answer, uint32_t seq, enum bsh_pool_type type)
+{
+	answer->header = (struct bsh_pool_header){
+		.size = sizeof(*answer), .type = type, .version = BSH_POOL_VERSION, .seq = seq
+	};
+	return bunshin_msg_send(pool.control, answer, sizeof(*answer), NULL, 0);
+}
+
+static int answer_failed(uint32_t seq, int error, const char *text)
+{
+	struct bsh_pool_answer answer = { .error = error };
+
+	snprintf(answer.text, sizeof(answer.text), "%s", text);
+	return answer_with(&answer, seq, BSH_POOL_FAILED);
+}
+
+/* "Error (criu/x.c:7): pool: text" without the part before text. */
+void bunshin_error_text(const char *line, char *ret_text, size_t room)
+{
+	const char *colon = strncmp(line, "Error (", 7) ? NULL : strstr(line, "): ");
+
+	snprintf(ret_text, room, "%s", colon ? colon + 3 : line);
+	ret_text[strcspn(ret_text, "\n")] = '\0';
+}
+
+/* The reason for what just failed, once. (CRIU's own keeping of it allocates memory that forks would share.) */
+static const char *last_error(const char *otherwise)
+{
+	static char text[512];
+	char log[4096], *error;
+	ssize_t got = pread(pool.log_fd, log, sizeof(log) - 1, pool.log_read);
+
+	if (got <= 0)
+		return otherwise;
+	pool.log_read = lseek(pool.log_fd, 0, SEEK_END);
+	log[got] = '\0';
+	error = strstr(log, "Error (");
+	if (!error)
+		return otherwise;
+	bunshin_error_text(error, text, sizeof(text));
+	return text;
+}
+
+static int serve_prepare(const union request *req, const int *fds, unsigned int n_fds)
+{
+	struct bsh_pool_answer answer = {};
+
+	if (n_fds != 1)
+		return answer_failed(req->header.seq, EINVAL, "PREPARE wants one descriptor");
+	pool.images_fd = fcntl(fds[0], F_DUPFD_CLOEXEC, 3);
+	if (pool.images_fd < 0 || bunshin_prepare(&req->prepare, pool.images_fd)) {
+		bunshin_record_abandon();
+		return answer_failed(req->header.seq, EIO, last_error("the pool cannot be prepared"));
+	}
+	return answer_with(&answer, req->header.seq, BSH_POOL_OK);
+}
+
+static int serve_record(const union request *req)
+{
+	struct bsh_pool_answer answer = {};
+
+	if (!bunshin_record(&answer))
+		return answer_with(&answer, req->header.seq, BSH_POOL_RECORDED);
+	return answer_failed(req->header.seq, EIO, last_error(answer.text[0] ? answer.text : "the dump failed"));
+}
+
+static int serve_release(const union request *req)
+{
+	struct bsh_pool_answer answer = {};
+
+	if (!bunshin_release(&answer))
+		return answer_with(&answer, req->header.seq, BSH_POOL_OK);
+	return answer_failed(req->header.seq, EIO, last_error("the dump did not end well"));
+}
+
+static int note_running(pid_t pid, uint32_t seq)
+{
+	struct running *all = xrealloc(pool.running, (pool.n_running + 1) * sizeof(*all));
+
+	if (!all)
+		return -1;
+	pool.running = all;
+	all[pool.n_running++] = (struct running){ pid, seq };
+	return 0;
+}
+
+static int serve_branch(const union request *req, const int *fds, unsigned int n_fds)
+{
+	const struct bsh_pool_branch *branch = &req->branch;
+	pid_t pid;
+
+	if (branch->n_cgroups > BSH_POOL_CGROUPS_MAX || n_fds != 2 + branch->n_cgroups)
+		return answer_failed(req->header.seq, EINVAL, "BRANCH came without its descriptors");
+	pid = fork();
+	if (!pid)
+		bunshin_branch_run(branch, fds, pool.control);
+	if (pid < 0)
+		return answer_failed(req->header.seq, errno, "the pool cannot fork");
+	return note_running(pid, req->header.seq);
+}
+
+/* In the new pool: the snapshot is the child's now. */
+static void become_child(int control)
+{
+	close(pool.control);
+	if (pool.images_fd >= 0)
+		close(pool.images_fd);
+	pool.control = control;
+	pool.images_fd = -1;
+	pool.n_running = 0;
+	bunshin_record_reset();
+}
+
+static int serve_fork(const union request *req, const int *fds, unsigned int n_fds)
+{
+	struct bsh_pool_answer answer = {};
+	int control;
+	pid_t pid;
+
+	if (n_fds != 1)
+		return answer_failed(req->header.seq, EINVAL, "FORK wants one descriptor");
+	pid = fork();
+	if (pid < 0)
+		return answer_failed(req->header.seq, errno, "the pool cannot fork");
+	if (!pid) {
+		control = fcntl(fds[0], F_DUPFD_CLOEXEC, 3);
+		if (control < 0)
+			_exit(1);
+		become_child(control);
+		return 0;
+	}
+	answer.pid = pid;
+	return answer_with(&answer, req->header.seq, BSH_POOL_OK);
+}
+
+static int serve(const union request *req, const int *fds, unsigned int n_fds)
+{
+	if (req->header.version != BSH_POOL_VERSION)
+		return answer_failed(req->header.seq, EPROTO, "core and pool are of different builds");
+	switch (req->header.type) {
+	case BSH_POOL_PREPARE:
+		return serve_prepare(req, fds, n_fds);
+	case BSH_POOL_RECORD:
+		return serve_record(req);
+	case BSH_POOL_RELEASE:
+		return serve_release(req);
+	case BSH_POOL_BRANCH:
+		return serve_branch(req, fds, n_fds);
+	case BSH_POOL_FORK:
+		return serve_fork(req, fds, n_fds);
+	}
+	return answer_failed(req->header.seq, EINVAL, "unknown request");
+}
+
+/* False when the core is gone. */
+static bool serve_one(void)
+{
+	unsigned int n_fds = FDS_MAX, i;
+	int fds[FDS_MAX];
+	union request req;
+	ssize_t got;
+	int ret;
+
+	got = bunshin_msg_receive(pool.control, &req, sizeof(req), fds, &n_fds);
+	if (got <= 0)
+		return false;
+	if (got < (ssize_t)sizeof(req.header) || got != req.header.size)
+		ret = answer_failed(0, EPROTO, "malformed request");
+	else
+		ret = serve(&req, fds, n_fds);
+	for (i = 0; i < n_fds; i++)
+		close(fds[i]);
+	return !ret;
+}
+
+/* A restore has ended; it has answered unless something killed it. */
+static void restore_ended(pid_t pid, int status)
+{
+	char text[128];
+	size_t i;
+
+	for (i = 0; i < pool.n_running && pool.running[i].pid != pid; i++)
+		;
+	if (i == pool.n_running)
+		return;
+	if (WIFSIGNALED(status)) {
+		snprintf(text, sizeof(text), "the restore was killed by signal %d", WTERMSIG(status));
+		answer_failed(pool.running[i].seq, EIO, text);
+	} else if (WEXITSTATUS(status) == 1) {
+		answer_failed(pool.running[i].seq, EIO, "the restore ended early");
+	}
+	pool.running[i] = pool.running[--pool.n_running];
+}
+
+/* Restores, the inits of branches (they are siblings of the restore) and forked pools end here. */
+static void reap(void)
+{
+	struct signalfd_siginfo info;
+	int status;
+	pid_t pid;
+
+	while (read(pool.signals, &info, sizeof(info)) == sizeof(info))
+		;
+	while ((pid = waitpid(-1, &status, WNOHANG)) > 0)
+		restore_ended(pid, status);
+}
+
+static int run(void)
+{
+	struct pollfd events[2];
+
+	while (1) {
+		events[0] = (struct pollfd){ .fd = pool.control, .events = POLLIN };
+		events[1] = (struct pollfd){ .fd = pool.signals, .events = POLLIN };
+		if (poll(events, 2, -1) < 0 && errno != EINTR)
+			return 1;
+		if (events[1].revents & POLLIN)
+			reap();
+		if ((events[0].revents & (POLLIN | POLLHUP | POLLERR)) && !serve_one())
+			return 0;
+	}
+}
+
+/* As the core wants every dump and restore. */
+static void set_options(void)
+{
+	opts.manage_cgroups = CG_MODE_IGNORE;
+	opts.tcp_established_ok = 1;
+	opts.handle_file_locks = 1;
+	opts.link_remap_ok = 1;
+	opts.network_lock_method = NETWORK_LOCK_SKIP;
+	opts.log_level = LOG_ERROR;
+	log_set_loglevel(opts.log_level);
+}
+
+static int start_log(void)
+{
+	char path[64];
+
+	pool.log_fd = memfd_create("bunshin-pool-log", MFD_CLOEXEC);
+	if (pool.log_fd < 0)
+		return -1;
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", pool.log_fd);
+	return log_init(path);
+}
+
+static int set_up(void)
+{
+	sigset_t chld;
+
+	set_options();
+	util_init();
+	if (start_log() || check_caps() || kerndat_init() || check_options() || init_service_fd())
+		return -1;
+	sigemptyset(&chld);
+	sigaddset(&chld, SIGCHLD);
+	sigprocmask(SIG_SETMASK, &chld, NULL);
+	pool.signals = signalfd(-1, &chld, SFD_CLOEXEC | SFD_NONBLOCK);
+	if (pool.signals < 0) {
+		pr_perror("cannot make a signalfd");
+		return -1;
+	}
+	return 0;
+}
+
+bool bunshin_pool_main(int argc, char **argv, int *ret_exit)
+{
+	if (argc != 2 || strcmp(argv[0], "bunshin-pool"))
+		return false;
+	*ret_exit = 1;
+	pool.control = atoi(argv[1]);
+	if (fcntl(pool.control, F_SETFD, FD_CLOEXEC)) {
+		pr_perror("descriptor %d is not open", pool.control);
+		return true;
+	}
+	if (set_up()) {
+		answer_failed(0, EIO, last_error("the pool cannot be set up"));
+		return true;
+	}
+	*ret_exit = run();
+	bunshin_record_abandon();
+	return true;
+}

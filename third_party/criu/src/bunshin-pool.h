@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+#ifndef BUNSHIN_POOL_H
+#define BUNSHIN_POOL_H
+/*
+ * The page pool: a process that holds the private memory of a snapshot, for
+ * its branches to inherit by fork().
+ *
+ *   bunshin-pool.c    the process and its control socket
+ *   bunshin-arena.c   where the memory lies: tasks, segments
+ *   bunshin-scan.c    which pages a process has
+ *   bunshin-fill.c    bringing the arenas up to a frozen source
+ *   bunshin-copy.c    the threads that copy
+ *   bunshin-record.c  the dump, in a child of the pool, and what it tells the pool
+ *   bunshin-shm.c     shared memory
+ *   bunshin-branch.c  the restore, in a child of the pool
+ *
+ * Functions return 0 or -1 and have logged why, as CRIU's do.
+ */
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct pstree_item;
+struct vm_area_list;
+struct task_restore_args;
+
+/* ---- hooks: called from CRIU, no-ops outside of a pool ---- */
+
+/* Runs `criu bunshin-pool FD` when that is what was asked for; else returns false. */
+bool bunshin_pool_main(int argc, char **argv, int *ret_exit);
+
+bool bunshin_recording(void);
+/* Dump: waits until the source is frozen and may be seized. */
+int bunshin_record_start(void);
+/* Dump: hands a task's private memory to the pool. */
+int bunshin_record_task(struct pstree_item *item, struct vm_area_list *vmas);
+/* Dump: hands shared memory to the pool. */
+int bunshin_record_shmem(int fd, unsigned long shmid, unsigned long size);
+/* Dump: all is collected (or failed: @ret); the tasks are about to be let go. Returns the new ret. */
+int bunshin_record_settle(int ret);
+
+void bunshin_made_file(void);
+bool bunshin_branching(void);
+/* Restore: decides what the child about to be forked inherits; returns 0. */
+void bunshin_before_fork(struct pstree_item *child);
+/* Restore: the current task has made its children: lets go of what was theirs. */
+void bunshin_children_made(void);
+/* Restore: in place of mapping and reading the current task's pages. */
+int bunshin_map_task(struct pstree_item *item);
+/* Restore: writes down for the restorer what it shall move where. */
+int bunshin_prepare_moves(struct task_restore_args *args);
+int bunshin_restore_shmem(void *addr, unsigned long size, unsigned long shmid);
+
+/* ---- arenas ---- */
+
+enum bunshin_kind {
+	BUNSHIN_WHOLE = 1, /* the segment is the whole VMA */
+	BUNSHIN_RUN,	   /* dirty pages of a file mapping */
+	BUNSHIN_COPY,	   /* contents to be copied into a VMA of its own kind (huge pages) */
+};
+
+/* A VMA of the source with private pages. */
+struct bunshin_vma {
+	uint64_t start, end;
+	uint32_t prot;
+	uint32_t flags; /* of mmap */
+	uint32_t kind;
+	uint32_t whole; /* every page counts, resident or not */
+};
+
+/*
+ * A task's arena is a stretch of the pool's address space that meets none of the
+ * task's own addresses. Segments are in it in no order, each one VMA:
+ *
+ *   arena  | seg | seg |      | seg  | ...                          |
+ *          base               2 MiB congruent with its target  next  base + size
+ *
+ * segs is sorted by start (addresses in the source).
+ */
+struct bunshin_seg {
+	uint64_t start, end;
+	char *addr;
+	uint32_t prot, flags;
+	uint32_t kind;
+	bool moved; /* its pages went elsewhere while the next list was made */
+};
+
+struct bunshin_segs {
+	struct bunshin_seg *v;
+	size_t n, room;
+};
+
+struct bunshin_task {
+	pid_t vpid;
+	pid_t real; /* of the source, while it is recorded */
+	char *base;
+	uint64_t size, used;
+	struct bunshin_segs segs, next; /* as it is; as it becomes */
+	bool inherited; /* restore: in this process's address space */
+};
+
+extern struct bunshin_task *bunshin_tasks;
+extern size_t bunshin_n_tasks;
+
+struct bunshin_task *bunshin_task_find(pid_t vpid);
+/* Finds or makes the task; its arena keeps clear of @vmas and has room for them. */
+struct bunshin_task *bunshin_task_get(pid_t vpid, const struct bunshin_vma *vmas, size_t n);
+/* Drops the tasks whose real pid is 0. */
+void bunshin_tasks_sweep(void);
+
+/*
+ * The next list is made in ascending order, then takes the old one's place with
+ * bunshin_task_commit(). For a whole VMA: what the old list has of it if that can be
+ * kept in one piece, else a new mapping.
+ */
+enum bunshin_origin { BUNSHIN_KEPT, BUNSHIN_MOVED, BUNSHIN_FRESH };
+struct bunshin_seg *bunshin_seg_whole(struct bunshin_task *task, const struct bunshin_vma *vma,
+				      enum bunshin_origin *ret_origin);
+/* For pages of a file mapping: a new mapping, or a part of an old one. */
+struct bunshin_seg *bunshin_seg_run(struct bunshin_task *task, const struct bunshin_vma *vma, uint64_t start,
+				    uint64_t end);
+struct bunshin_seg *bunshin_seg_keep(struct bunshin_task *task, const struct bunshin_seg *old,
+				     const struct bunshin_vma *vma, uint64_t start, uint64_t end);
+int bunshin_task_commit(struct bunshin_task *task);
+/* Index of the first segment that ends above @addr. */
+size_t bunshin_segs_find(const struct bunshin_segs *segs, uint64_t addr);
+struct bunshin_seg *bunshin_segs_append(struct bunshin_segs *segs, const struct bunshin_seg *seg);
+/* MADV_DOFORK or MADV_DONTFORK on all of a task's arena. */
+void bunshin_task_advise(const struct bunshin_task *task, int advice);
+void bunshin_tasks_advise(int advice);
+
+/* ---- scanning ---- */
+
+struct bunshin_range {
+	uint64_t start, end;
+};
+
+struct bunshin_ranges {
+	struct bunshin_range *v;
+	size_t n, room;
+};
+
+void bunshin_ranges_free(struct bunshin_ranges *ranges);
+int bunshin_ranges_add(struct bunshin_ranges *ranges, uint64_t start, uint64_t end);
+/* Private pages (resident or swapped out, not zero pages, not guards) between two addresses, in order. */
+int bunshin_scan(int pagemap_fd, uint64_t start, uint64_t end, struct bunshin_ranges *ret_ranges);
+/* The VMAs of a running process, as far as /proc/PID/smaps tells. */
+int bunshin_read_vmas(pid_t pid, struct bunshin_vma **ret_vmas, size_t *ret_n);
+/* All processes below @root: real and inner pids. */
+struct bunshin_pid {
+	pid_t real, vpid;
+};
+int bunshin_read_tree(pid_t root, struct bunshin_pid **ret_pids, size_t *ret_n);
+
+/* ---- filling ---- */
+
+struct bunshin_fill_stats {
+	uint64_t copied_bytes, shared_bytes;
+};
+extern struct bunshin_fill_stats bunshin_fill_stats;
+
+/* Source runs: makes room for what it has now, so that little is left for later. */
+int bunshin_fill_ahead(pid_t root);
+/* Source is frozen. */
+void bunshin_fill_begin(void);
+/*
+ * One task: queues the copying; what later steps of the dump may touch is copied
+ * on return. @vmas are all that it has, in order, and are written to.
+ */
+int bunshin_fill_task(pid_t vpid, pid_t real, bool ahead, struct bunshin_vma *vmas, size_t n);
+/* Source runs again: lets go of what it no longer has. */
+void bunshin_fill_sweep(void);
+
+/* ---- shared memory ---- */
+
+int bunshin_shm_fill(int fd, uint64_t shmid, uint64_t size);
+void bunshin_shm_begin(void);
+void bunshin_shm_sweep(void);
+void bunshin_shm_advise(int advice);
+uint64_t bunshin_shm_bytes(void);
+
+/* ---- requests ---- */
+
+struct bsh_pool_prepare;
+struct bsh_pool_branch;
+struct bsh_pool_answer;
+
+int bunshin_set_external_net(pid_t root, const char *key);
+int bunshin_prepare(const struct bsh_pool_prepare *req, int images_fd);
+int bunshin_record(struct bsh_pool_answer *answer);
+int bunshin_release(struct bsh_pool_answer *answer);
+void bunshin_record_abandon(void);
+/* In a forked pool: what its parent recorded is not its own. */
+void bunshin_record_reset(void);
+/* In a fork of the pool: runs the restore and answers. Does not return. */
+void bunshin_branch_run(const struct bsh_pool_branch *req, const int *fds, int control) __attribute__((noreturn));
+
+void bunshin_phase(const char *name);
+void bunshin_error_text(const char *line, char *ret_text, size_t room);
+
+#endif

@@ -1,0 +1,421 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * The dump. CRIU's runs once in a process, so it runs in a child of the pool;
+ * the child writes the metadata and tells the pool which memory there is:
+ *
+ *   dump (child)                       pool
+ *   set up, then wait            <- GO when the core says that the source is frozen
+ *   seize
+ *   TASK: VMAs in the shared page ->   plan, queue the copying, copy code
+ *                                <- DONE
+ *   ... goes on                        threads copy
+ *   SHMEM with a descriptor       ->   copies
+ *                                <- DONE
+ *   SETTLED                       ->   waits for the threads
+ *                                <- DONE when the core releases the source
+ *   let go, exit
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "bunshin-copy.h"
+#include "bunshin-msg.h"
+#include "bunshin-pool-proto.h"
+#include "bunshin-pool.h"
+#include "cr_options.h"
+#include "crtools.h"
+#include "image.h"
+#include "kerndat.h"
+#include "log.h"
+#include "mman.h"
+#include "page.h"
+#include "pagemap-cache.h"
+#include "pstree.h"
+#include "shmem.h"
+#include "util.h"
+#include "vma.h"
+#include "xmalloc.h"
+
+#undef LOG_PREFIX
+#define LOG_PREFIX "pool: "
+
+enum { GO = 1, TASK, SHMEM, SETTLED, DONE };
+
+struct note {
+	uint32_t type;
+	int32_t ret;
+	int32_t vpid, real;
+	uint64_t n; /* TASK: VMAs; SHMEM: bytes */
+	uint64_t id;
+};
+
+#define VMAS_MAX (1u << 20)
+
+/* Between the two processes. */
+struct shared {
+	unsigned int n_phases;
+	struct bsh_pool_phase phases[BSH_POOL_PHASES_MAX];
+	unsigned int made_files;
+	char error[512];
+	struct bunshin_vma vmas[VMAS_MAX];
+};
+
+static struct {
+	struct shared *shared;
+	int socket; /* this side's end */
+	pid_t child;
+	bool recording; /* in the child */
+} rec = { .socket = -1 };
+
+static int64_t now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec * 1000000000ll + t.tv_nsec;
+}
+
+/* Ends the running phase and starts the next; NULL only ends it. */
+void bunshin_phase(const char *name)
+{
+	struct shared *s = rec.shared;
+	struct bsh_pool_phase *p;
+	int64_t now = now_ns();
+
+	if (!s)
+		return;
+	if (s->n_phases && !s->phases[s->n_phases - 1].length_ns)
+		s->phases[s->n_phases - 1].length_ns = now - s->phases[s->n_phases - 1].start_ns;
+	if (!name || s->n_phases == BSH_POOL_PHASES_MAX)
+		return;
+	p = &s->phases[s->n_phases++];
+	*p = (struct bsh_pool_phase){ .start_ns = now };
+	snprintf(p->name, sizeof(p->name), "%s", name);
+}
+
+static int say(struct note note, int fd)
+{
+	return bunshin_msg_send(rec.socket, &note, sizeof(note), fd >= 0 ? &fd : NULL, fd >= 0);
+}
+
+/* 0 with a note; -1 when the other side is gone. */
+static int hear(struct note *note, int *ret_fd)
+{
+	unsigned int n_fds = 1;
+	int fd = -1;
+
+	if (bunshin_msg_receive(rec.socket, note, sizeof(*note), &fd, &n_fds) != sizeof(*note))
+		return -1;
+	if (ret_fd)
+		*ret_fd = fd;
+	else if (fd >= 0)
+		close(fd);
+	return 0;
+}
+
+static int ask(struct note note, int fd)
+{
+	if (say(note, fd) || hear(&note, NULL))
+		return -1;
+	return note.ret;
+}
+
+/* ---- in the dump ---- */
+
+bool bunshin_recording(void)
+{
+	return rec.recording;
+}
+
+void bunshin_made_file(void)
+{
+	if (rec.recording)
+		rec.shared->made_files = 1;
+}
+
+int bunshin_record_start(void)
+{
+	struct note note;
+
+	if (!rec.recording)
+		return 0;
+	if (hear(&note, NULL) || note.type != GO)
+		return -1;
+	bunshin_phase("seize");
+	return 0;
+}
+
+static uint32_t kind_of(struct vma_area *vma)
+{
+	if (!vma_area_is_private(vma, kdat.task_size) || vma_area_is(vma, VMA_AREA_VVAR) ||
+	    (vma->e->flags & MAP_DROPPABLE))
+		return 0;
+	if (vma->e->flags & MAP_HUGETLB)
+		return BUNSHIN_COPY;
+	return vma_area_is(vma, VMA_FILE_PRIVATE) ? BUNSHIN_RUN : BUNSHIN_WHOLE;
+}
+
+int bunshin_record_task(struct pstree_item *item, struct vm_area_list *vmas)
+{
+	struct vma_area *vma;
+	size_t n = 0;
+
+	list_for_each_entry(vma, &vmas->h, list) {
+		if (vma_area_is(vma, VMA_AREA_GUARD))
+			continue;
+		if (vma_area_is(vma, VMA_AREA_SHSTK)) {
+			pr_err("pid %d has a shadow stack, which the pool cannot carry\n", item->pid->real);
+			return -1;
+		}
+		if (vma_area_is(vma, VMA_ANON_SHARED) && add_shmem_area(item->pid->real, vma->e, NULL))
+			return -1;
+		if (n == VMAS_MAX) {
+			pr_err("pid %d has more than %u mappings\n", item->pid->real, VMAS_MAX);
+			return -1;
+		}
+		rec.shared->vmas[n++] = (struct bunshin_vma){
+			.start = vma->e->start,
+			.end = vma->e->end,
+			.prot = vma->e->prot,
+			.flags = vma->e->flags,
+			.kind = kind_of(vma),
+			.whole = vma_area_is(vma, VMA_AREA_VDSO) || vma_area_is(vma, VMA_AREA_AIORING),
+		};
+	}
+	return ask((struct note){ .type = TASK, .vpid = vpid(item), .real = item->pid->real, .n = n }, -1);
+}
+
+int bunshin_record_shmem(int fd, unsigned long shmid, unsigned long size)
+{
+	return ask((struct note){ .type = SHMEM, .id = shmid, .n = size }, fd);
+}
+
+int bunshin_record_settle(int ret)
+{
+	const char *error;
+
+	if (!rec.recording)
+		return ret;
+	bunshin_phase("wait for copies");
+	error = log_first_err();
+	if (ret)
+		bunshin_error_text(error ?: "the dump failed", rec.shared->error, sizeof(rec.shared->error));
+	if (ask((struct note){ .type = SETTLED, .ret = ret }, -1))
+		ret = -1;
+	return ret;
+}
+
+static void run_dump(pid_t root, const char *log) __attribute__((noreturn));
+static void run_dump(pid_t root, const char *log)
+{
+	sigset_t none;
+
+	rec.recording = true;
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, NULL);
+	util_init();
+	if (log_keep_err())
+		_exit(1);
+	log_fini();
+	opts.output = (char *)log;
+	if (log_init(log))
+		_exit(1);
+	opts.mode = CR_DUMP;
+	opts.final_state = TASK_ALIVE;
+	_exit(cr_dump_tasks(root) ? 1 : 0);
+}
+
+/* ---- in the pool ---- */
+
+static int start_dump(pid_t root, const char *log)
+{
+	int ends[2];
+
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends)) {
+		pr_perror("cannot make a socket pair");
+		return -1;
+	}
+	/* The dump needs none of the memory. */
+	bunshin_tasks_advise(MADV_DONTFORK);
+	rec.child = fork();
+	if (!rec.child) {
+		close(ends[0]);
+		rec.socket = ends[1];
+		run_dump(root, log);
+	}
+	bunshin_tasks_advise(MADV_DOFORK);
+	close(ends[1]);
+	rec.socket = ends[0];
+	if (rec.child < 0) {
+		pr_perror("cannot fork");
+		return -1;
+	}
+	return 0;
+}
+
+static int set_options(const struct bsh_pool_prepare *req, int images_fd)
+{
+	char path[64];
+
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", images_fd);
+	if (open_image_dir(path, O_DUMP) < 0)
+		return -1;
+	opts.tree_id = req->root_pid;
+	opts.freeze_cgroup = xstrdup(req->freezer);
+	opts.ghost_limit = req->ghost_limit;
+	opts.log_level = req->log_level;
+	log_set_loglevel(req->log_level);
+	return opts.freeze_cgroup ? bunshin_set_external_net(req->root_pid, req->net_key) : -1;
+}
+
+int bunshin_prepare(const struct bsh_pool_prepare *req, int images_fd)
+{
+	static char log[sizeof(req->log) + 64];
+
+	if (rec.shared) {
+		pr_err("this pool has recorded already\n");
+		return -1;
+	}
+	rec.shared = mmap(NULL, sizeof(*rec.shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (rec.shared == MAP_FAILED) {
+		rec.shared = NULL;
+		pr_perror("cannot map the dump's page");
+		return -1;
+	}
+	snprintf(log, sizeof(log), "/proc/self/fd/%d/%s", images_fd, req->log);
+	if (!req->log[0])
+		snprintf(log, sizeof(log), "/dev/null");
+	if (set_options(req, images_fd) || start_dump(req->root_pid, log))
+		return -1;
+	bunshin_phase("pool: ahead");
+	if (bunshin_fill_ahead(req->root_pid))
+		return -1;
+	bunshin_phase(NULL);
+	return 0;
+}
+
+static int serve_note(const struct note *note, int fd)
+{
+	switch (note->type) {
+	case TASK:
+		return bunshin_fill_task(note->vpid, note->real, false, rec.shared->vmas, note->n);
+	case SHMEM:
+		return fd < 0 ? -1 : bunshin_shm_fill(fd, note->id, note->n);
+	}
+	pr_err("the dump said %u\n", note->type);
+	return -1;
+}
+
+/* Serves the dump until it has settled. */
+static int serve_dump(void)
+{
+	struct note note;
+
+	if (say((struct note){ .type = GO }, -1))
+		return -1;
+	while (1) {
+		int fd = -1, ret;
+
+		if (hear(&note, &fd)) {
+			snprintf(rec.shared->error, sizeof(rec.shared->error), "the dump ended early");
+			return -1;
+		}
+		if (note.type == SETTLED)
+			return note.ret;
+		ret = serve_note(&note, fd);
+		if (fd >= 0)
+			close(fd);
+		if (say((struct note){ .type = DONE, .ret = ret }, -1))
+			return -1;
+	}
+}
+
+/* Lets the settled (or failed) dump end, with @ret as its result. */
+static int end_dump(int ret)
+{
+	int status;
+
+	if (rec.child <= 0)
+		return -1;
+	say((struct note){ .type = DONE, .ret = ret }, -1);
+	close(rec.socket);
+	rec.socket = -1;
+	while (waitpid(rec.child, &status, 0) < 0 && errno == EINTR)
+		;
+	rec.child = 0;
+	return WIFEXITED(status) && !WEXITSTATUS(status) ? 0 : -1;
+}
+
+static uint64_t pool_bytes(void)
+{
+	return bunshin_fill_stats.copied_bytes + bunshin_fill_stats.shared_bytes;
+}
+
+int bunshin_record(struct bsh_pool_answer *answer)
+{
+	int ret = -1;
+
+	if (rec.socket < 0) {
+		pr_err("nothing was prepared\n");
+		return -1;
+	}
+	bunshin_fill_begin();
+	bunshin_shm_begin();
+	if (!bunshin_copy_begin()) {
+		ret = serve_dump();
+		if (bunshin_copy_wait())
+			ret = -1;
+		bunshin_copy_end();
+	}
+	bunshin_phase("files");
+	if (ret) {
+		snprintf(answer->text, sizeof(answer->text), "%s", rec.shared->error);
+		end_dump(-1);
+		return -1;
+	}
+	answer->made_files = rec.shared->made_files;
+	answer->copied_bytes = bunshin_fill_stats.copied_bytes;
+	answer->shared_bytes = bunshin_fill_stats.shared_bytes;
+	answer->pool_bytes = pool_bytes();
+	return 0;
+}
+
+int bunshin_release(struct bsh_pool_answer *answer)
+{
+	int ret;
+
+	bunshin_phase("let go");
+	ret = end_dump(0);
+	bunshin_phase("sweep");
+	bunshin_fill_sweep();
+	bunshin_shm_sweep();
+	bunshin_phase(NULL);
+	answer->n_phases = rec.shared->n_phases;
+	memcpy(answer->phases, rec.shared->phases, sizeof(answer->phases));
+	return ret;
+}
+
+void bunshin_record_abandon(void)
+{
+	if (rec.child > 0)
+		end_dump(-1);
+}
+
+void bunshin_record_reset(void)
+{
+	if (rec.shared)
+		munmap(rec.shared, sizeof(*rec.shared));
+	rec.shared = NULL;
+	if (rec.socket >= 0)
+		close(rec.socket);
+	rec.socket = -1;
+	rec.child = 0;
+}

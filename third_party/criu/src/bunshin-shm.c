@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Shared memory of a snapshot: anonymous, memfd, System V. Each object has
+ * its populated pages in the pool as private memory; a branch fills its own object from
+ * there. Pages that did not change since the parent's snapshot stay shared between pools.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "bunshin-pool.h"
+#include "log.h"
+#include "page.h"
+#include "util.h"
+#include "xmalloc.h"
+
+#undef LOG_PREFIX
+#define LOG_PREFIX "pool: "
+
+#define CHUNK (64u * PAGE_SIZE)
+
+struct shm {
+	uint64_t id, size;
+	char *addr;
+	struct bunshin_ranges data; /* populated, by offset */
+	bool seen;		    /* by the snapshot in the making */
+};
+
+static struct shm *shms;
+static size_t n_shms;
+
+static struct shm *shm_find(uint64_t id)
+{
+	size_t i;
+
+	for (i = 0; i < n_shms; i++)
+		if (shms[i].id == id)
+			return &shms[i];
+	return NULL;
+}
+
+static void shm_release(struct shm *shm)
+{
+	if (shm->addr)
+		munmap(shm->addr, shm->size);
+	bunshin_ranges_free(&shm->data);
+}
+
+static struct shm *shm_get(uint64_t id, uint64_t size)
+{
+	struct shm *shm = shm_find(id);
+
+	if (!shm) {
+		struct shm *all = xrealloc(shms, (n_shms + 1) * sizeof(*all));
+
+		if (!all)
+			return NULL;
+		shms = all;
+		shm = &all[n_shms++];
+	} else if (shm->size == size) {
+		return shm;
+	} else {
+		shm_release(shm);
+	}
+	*shm = (struct shm){ .id = id, .size = size };
+	shm->addr = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (shm->addr == MAP_FAILED) {
+		pr_perror("cannot map %lu KiB of shared memory", (unsigned long)size >> 10);
+		shm->addr = NULL;
+		shm->size = 0;
+		return NULL;
+	}
+	return shm;
+}
+
+/* Writes only pages that differ: the others stay shared with the parent's pool. */
+static void take_chunk(char *to, const char *from, size_t len)
+{
+	size_t at;
+
+	for (at = 0; at < len; at += PAGE_SIZE)
+		if (memcmp(to + at, from + at, PAGE_SIZE))
+			memcpy(to + at, from + at, PAGE_SIZE);
+}
+
+static int take_extent(struct shm *shm, int fd, uint64_t start, uint64_t end, bool known)
+{
+	static char buffer[CHUNK] __attribute__((aligned(4096)));
+
+	if (bunshin_ranges_add(&shm->data, start, end))
+		return -1;
+	while (start < end) {
+		size_t want = min_t(uint64_t, known ? CHUNK : 1u << 30, end - start);
+		ssize_t got = pread(fd, known ? buffer : shm->addr + start, want, start);
+
+		if (got < 0) {
+			pr_perror("cannot read shared memory %#" PRIx64, shm->id);
+			return -1;
+		}
+		if (!got)
+			break; /* the file ends inside of its last page */
+		if (known) {
+			size_t whole = round_up((size_t)got, (size_t)PAGE_SIZE);
+
+			memset(buffer + got, 0, whole - got);
+			take_chunk(shm->addr + start, buffer, whole);
+		}
+		start += got;
+	}
+	return 0;
+}
+
+/* Pages that were populated before and are holes now. */
+static void drop_holes(struct shm *shm, const struct bunshin_ranges *before)
+{
+	size_t i, k = 0;
+
+	for (i = 0; i < before->n; i++) {
+		uint64_t at = before->v[i].start, end = before->v[i].end;
+
+		while (at < end) {
+			uint64_t stop;
+
+			while (k < shm->data.n && shm->data.v[k].end <= at)
+				k++;
+			if (k < shm->data.n && shm->data.v[k].start <= at) {
+				at = shm->data.v[k].end;
+				continue;
+			}
+			stop = k < shm->data.n && shm->data.v[k].start < end ? shm->data.v[k].start : end;
+			madvise(shm->addr + at, stop - at, MADV_DONTNEED);
+			at = stop;
+		}
+	}
+}
+
+int bunshin_shm_fill(int fd, uint64_t id, uint64_t size)
+{
+	struct bunshin_ranges before;
+	struct shm *shm;
+	off_t start = 0, end;
+	bool known;
+	int ret = 0;
+
+	size = round_up(size, (uint64_t)PAGE_SIZE);
+	known = shm_find(id) != NULL;
+	shm = shm_get(id, size);
+	if (!shm)
+		return -1;
+	known = known && shm->data.n;
+	shm->seen = true;
+	before = shm->data;
+	shm->data = (struct bunshin_ranges){};
+	while (!ret && start < (off_t)size) {
+		start = lseek(fd, start, SEEK_DATA);
+		end = start < 0 ? -1 : lseek(fd, start, SEEK_HOLE);
+		if (start < 0 && errno == ENXIO)
+			break;
+		if (start < 0 || end < 0) {
+			pr_perror("cannot see what shared memory %#" PRIx64 " holds", id);
+			ret = -1;
+			break;
+		}
+		end = min_t(uint64_t, round_up((uint64_t)end, (uint64_t)PAGE_SIZE), size);
+		ret = take_extent(shm, fd, start, end, known);
+		start = end;
+	}
+	if (!ret)
+		drop_holes(shm, &before);
+	bunshin_ranges_free(&before);
+	return ret;
+}
+
+void bunshin_shm_begin(void)
+{
+	size_t i;
+
+	for (i = 0; i < n_shms; i++)
+		shms[i].seen = false;
+}
+
+void bunshin_shm_sweep(void)
+{
+	size_t i, kept = 0;
+
+	for (i = 0; i < n_shms; i++) {
+		if (shms[i].seen)
+			shms[kept++] = shms[i];
+		else
+			shm_release(&shms[i]);
+	}
+	n_shms = kept;
+}
+
+void bunshin_shm_advise(int advice)
+{
+	size_t i;
+
+	for (i = 0; i < n_shms; i++)
+		if (shms[i].addr && madvise(shms[i].addr, shms[i].size, advice))
+			pr_perror("cannot advise %d on shared memory", advice);
+}
+
+int bunshin_restore_shmem(void *addr, unsigned long size, unsigned long shmid)
+{
+	struct shm *shm = shm_find(shmid);
+	size_t i;
+
+	if (!shm) {
+		pr_err("shared memory %#lx is not in the pool\n", shmid);
+		return -1;
+	}
+	for (i = 0; i < shm->data.n; i++) {
+		struct bunshin_range *r = &shm->data.v[i];
+
+		if (r->end > size) {
+			pr_err("shared memory %#lx is larger than recorded\n", shmid);
+			return -1;
+		}
+		memcpy(addr + r->start, shm->addr + r->start, r->end - r->start);
+	}
+	return 0;
+}
