@@ -101,8 +101,8 @@ class Unicode(spaces.Text):
     __hash__ = None  # type: ignore[assignment]  # as the other spaces, which compare by value
 
 
-@spaces.utils.flatten.register(Unicode)  # type: ignore[misc]  # the stubs know no subclasses of spaces
-def _flatten(space: Unicode, x: str) -> NDArray[np.int32]:
+@spaces.utils.flatten.register(Unicode)
+def _flatten(space: Unicode, x: str) -> NDArray[np.int32]:  # type: ignore[misc]  # the stubs know no subclasses
     codes = np.full(space.max_length, _CODE_POINTS, dtype=np.int32)
     codes[: len(x)] = np.frombuffer(x.encode("utf-32-le", "surrogatepass"), dtype="<i4")
     return codes
