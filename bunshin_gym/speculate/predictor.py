@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,7 @@ from sklearn.linear_model import LogisticRegression, SGDClassifier
 
 from bunshin_gym.errors import UsageError
 from bunshin_gym.speculate.features import DIMENSIONS, Situation, feature_rows
+from bunshin_gym.speculate.model_file import Parts, read_bytes, write_atomically, write_bytes
 from bunshin_gym.speculate.ngram import NgramPredictor
 from bunshin_gym.speculate.slots import Candidate, Slots
 from bunshin_gym.speculate.state import Attempt, Prediction, State, call_key
@@ -41,7 +43,8 @@ class Settings:
     Attributes:
         rivals: calls not made that each call made is compared with.
         epochs: passes over the recorded attempts.
-        rate: step size of the stochastic gradient.
+        rate: step size of the stochastic gradient in the first epoch.
+        online_rate: step size when it learns from one attempt.
         shrink: weight of the L2 penalty.
         held_back: share of the attempts that probabilities are fitted on.
         seed: of the order and of the choice of rivals.
@@ -50,6 +53,7 @@ class Settings:
     rivals: int = 10
     epochs: int = 3
     rate: float = 0.02
+    online_rate: float = 0.01
     shrink: float = 1e-6
     held_back: float = 0.2
     seed: int = 0
@@ -119,6 +123,49 @@ class RankingPredictor:
             for candidate, chance in zip(ranked.candidates, chances, strict=False)
         ]
 
+    # -- files ----------------------------------------------------------------------------------
+
+    def to_bytes(self) -> bytes:
+        """All that was learnt; `from_bytes` makes an equal predictor of it."""
+        with self._lock:
+            meta = {"settings": asdict(self.settings), "slots": self.slots.dump(), "ngrams": self.ngrams.dump()}
+            return write_bytes(Parts(self.weights, self.calibration, meta))
+
+    @classmethod
+    def from_bytes(cls, data: bytes, *, where: str = "the data") -> Self:
+        """Reads what `to_bytes` wrote; nothing in it is run.
+
+        Raises:
+            UsageError: it is no predictor, another version's, or damaged.
+        """
+        parts = read_bytes(data, dimensions=DIMENSIONS, where=where)
+        try:
+            predictor = cls(Settings(**parts.meta["settings"]))
+            predictor.slots = Slots.load(parts.meta["slots"])
+            predictor.ngrams = NgramPredictor.load(parts.meta["ngrams"])
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise UsageError(f"{where} is damaged: {error!r}") from error
+        predictor.calibration = parts.calibration
+        predictor._set_weights(parts.weights)
+        return predictor
+
+    def save(self, path: str | Path) -> None:
+        """Writes a file, whole or not at all. Raises OSError."""
+        write_atomically(Path(path), self.to_bytes())
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Reads a file that `save` wrote.
+
+        Raises:
+            OSError: it cannot be read.
+            UsageError: it is no predictor, another version's, or damaged.
+        """
+        return cls.from_bytes(Path(path).read_bytes(), where=str(path))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self).from_bytes, (self.to_bytes(),)
+
     # -- ranking --------------------------------------------------------------------------------
 
     def _fresh_model(self) -> Any:
@@ -127,10 +174,17 @@ class RankingPredictor:
             penalty="l2",
             alpha=self.settings.shrink,
             learning_rate="constant",
-            eta0=self.settings.rate,
+            eta0=self.settings.online_rate,
             fit_intercept=False,
             random_state=self.settings.seed,
         )
+
+    def _set_weights(self, weights: NDArray[np.float64]) -> None:
+        """Goes on learning from these weights."""
+        nothing = csr_matrix((1, DIMENSIONS))
+        self._model.partial_fit(nothing, [1.0], classes=np.array([-1.0, 1.0]))
+        self._model.coef_[:] = weights
+        self.weights = weights.copy()
 
     def _rows(self, state: State, candidates: Sequence[Candidate]) -> NDArray[np.int64]:
         scores = self.ngrams.scores(state, [candidate.key for candidate in candidates])
@@ -154,11 +208,12 @@ class RankingPredictor:
             groups += [group for state, call in attempt.states() if (group := self._group(state, call)) is not None]
             self.ngrams.learn(attempt)
         for epoch in range(self.settings.epochs):
-            self._model.eta0 = self.settings.rate / (epoch + 1)
+            self._model.eta0 = self.settings.rate / (1 + epoch)
             order = self._rng.permutation(len(groups))
             for start in range(0, len(order), _BATCH_STATES):
                 batch = order[start : start + _BATCH_STATES]
                 self._train([pair for place in batch for pair in self._pairs(groups[int(place)])])
+        self._model.eta0 = self.settings.online_rate
 
     def _group(self, state: State, call: ToolCall) -> NDArray[np.int32] | None:
         """Features of the call that was made, first, and of some that were not; None if it is no candidate."""
