@@ -8,7 +8,7 @@ import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from playwright.async_api import Error as PlaywrightError
 from playwright.async_api import async_playwright
@@ -20,7 +20,7 @@ from .settle import Traffic
 if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, CDPSession, Dialog, Page, Playwright
 
-__all__ = ["Browser"]
+__all__ = ["Browser", "BrowserGoneError", "describe_error"]
 
 log = logging.getLogger(__name__)
 
@@ -28,8 +28,9 @@ log = logging.getLogger(__name__)
 _EXECUTABLE = "/usr/lib/chromium/chromium"
 _PROFILE = Path("/root/.config/bunshin-chromium")
 _START_TIMEOUT_MS = 60_000
-ACTION_TIMEOUT_MS = 3_000
+ACTION_TIMEOUT_MS = 2_000
 NAVIGATION_TIMEOUT_MS = 30_000
+_LOG_LINES = 12
 
 # Of several --disable-features only the last one counts, so this repeats what Playwright turns off.
 _FEATURES_OFF = (
@@ -65,6 +66,13 @@ _FEATURES_OFF = (
 # A young generation of a few hundred KiB: each branch owns what the driver's collector moves about.
 _DRIVER_OPTIONS = "--max-semi-space-size=1"
 
+_RESIZED_SCRIPT = """
+(height) => innerHeight === height || new Promise((done) => {
+  addEventListener('resize', () => done(true), {once: true});
+  setTimeout(() => done(false), 1000);
+})
+"""
+
 _ARGS = (
     # Nested namespaces cannot be carried into a branch; the workspace itself is the sandbox.
     "--no-sandbox",
@@ -97,6 +105,10 @@ _ARGS = (
 _NOT_WANTED = ("--disable-dev-shm-usage",)
 
 
+class BrowserGoneError(Exception):
+    """The browser died; `ensure_running` starts it again."""
+
+
 class Browser:
     """One Chromium with one context; every window and tab is a page of it."""
 
@@ -109,16 +121,19 @@ class Browser:
         self._crashed: set[Page] = set()
         self._sessions: WeakKeyDictionary[Page, CDPSession] = WeakKeyDictionary()
         self._letters: WeakKeyDictionary[Page, FrameLetters] = WeakKeyDictionary()
+        self._covering: WeakSet[Page] = WeakSet()
         self._notices: list[str] = []
 
     @property
     def context(self) -> BrowserContext:
-        assert self._context is not None, "start() comes first"
+        if self._context is None:
+            raise BrowserGoneError("the browser died")
         return self._context
 
     @property
     def traffic(self) -> Traffic:
-        assert self._traffic is not None, "start() comes first"
+        if self._traffic is None:
+            raise BrowserGoneError("the browser died")
         return self._traffic
 
     async def start(self) -> None:
@@ -158,9 +173,19 @@ class Browser:
         return self._active
 
     async def activate(self, page: Page) -> None:
-        """Brings a page to the front."""
+        """Brings a page to the front, over the whole screen."""
         self._active = page
         await page.bring_to_front()
+        if page not in self._covering:
+            self._covering.add(page)
+            await self._cover_screen(page)
+
+    async def front_page(self) -> Page:
+        """The active page, brought to the front if it opened by itself."""
+        page = self.active_page()
+        if page not in self._covering:
+            await self.activate(page)
+        return page
 
     def letters(self, page: Page) -> FrameLetters:
         """The element-id letters of a page's frames."""
@@ -171,6 +196,9 @@ class Browser:
         found = self._sessions.get(page)
         if found is None:
             found = await self.context.new_cdp_session(page)
+            # Told before an action's own end that a window will come; the window itself comes later.
+            found.on("Page.windowOpen", lambda _: self.traffic.expect_page())
+            await found.send("Page.enable")
             self._sessions[page] = found
         return found
 
@@ -193,6 +221,16 @@ class Browser:
         await session.send("Storage.clearDataForOrigin", {"origin": "*", "storageTypes": "all"})
         await session.send("Network.clearBrowserCache")
         self._notices.clear()
+
+    async def _cover_screen(self, page: Page) -> None:
+        """A window that a page asked for has a bar of its own until it is told to go."""
+        session = await self.session(page)
+        window = await session.send("Browser.getWindowForTarget")
+        if window["bounds"]["windowState"] == "fullscreen":
+            return
+        bounds = {"windowId": window["windowId"], "bounds": {"windowState": "fullscreen"}}
+        await session.send("Browser.setWindowBounds", bounds)
+        await page.evaluate(_RESIZED_SCRIPT, self._size.height)
 
     async def _launch(self) -> None:
         assert self._playwright is not None
@@ -225,6 +263,7 @@ class Browser:
         """A new window or tab, opened by us or by a page, is what the agent looks at next."""
         self._watch(page)
         self._active = page
+        self.traffic.page_came()
 
     def _watch(self, page: Page) -> None:
         page.on("crash", self._page_crashed)
@@ -263,6 +302,8 @@ class Browser:
 
 
 def describe_error(error: BaseException) -> str:
-    """One error as an agent should read it: without the driver's call log."""
+    """One error as an agent should read it: the driver's log of what it waited for says each thing once."""
     text: Any = getattr(error, "message", None) or str(error) or type(error).__name__
-    return str(text).split("\nCall log:")[0].strip()
+    what, _, calls = str(text).partition("\nCall log:")
+    steps = dict.fromkeys(line.strip(" -") for line in calls.splitlines() if line.strip(" -"))
+    return "; ".join([what.strip(), *list(steps)[:_LOG_LINES]])

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["Observer"]
 
 _NETWORK_TIMEOUT_S = 2.0
+_WINDOW_TIMEOUT_S = 2.0
 _PAGE_TIMEOUT_S = 5.0
 _TREE_NODES = 5000
 
@@ -52,8 +53,7 @@ class Observer:
         """
         started = time.monotonic()
         if changed:
-            page = self._browser.active_page()
-            await settle(page, self._browser.traffic, network_timeout_s=_NETWORK_TIMEOUT_S if acted else 0.0)
+            await self._settle(_NETWORK_TIMEOUT_S if acted else 0.0)
         settled = time.monotonic()
         page = self._browser.active_page()
         shot, tabs, text = await asyncio.gather(
@@ -64,6 +64,15 @@ class Observer:
         timings = {"settle": (settled - started) * 1e3, "read": (time.monotonic() - settled) * 1e3}
         notices = self._browser.take_notices()
         return {**tabs, **text, "screenshot": shot, "notices": notices, "timings_ms": timings}
+
+    async def _settle(self, network_timeout_s: float) -> None:
+        """Settles the active page, and the one that took its place meanwhile."""
+        traffic = self._browser.traffic
+        page = await self._browser.front_page()
+        await settle(page, traffic, network_timeout_s=network_timeout_s)
+        await traffic.wait_pages(_WINDOW_TIMEOUT_S)
+        if self._browser.active_page() is not page:
+            await settle(await self._browser.front_page(), traffic, network_timeout_s=network_timeout_s)
 
     async def _picture(self, page: Page, *, wait: bool) -> dict[str, Any]:
         if wait:

@@ -8,6 +8,7 @@ in a branch.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from playwright.async_api import Error as PlaywrightError
@@ -34,6 +35,7 @@ class Traffic:
 
     def __init__(self, context: BrowserContext) -> None:
         self._open: dict[Request, None] = {}
+        self._expected_pages = 0
         self._changed = asyncio.Event()
         context.on("request", self._started)
         context.on("requestfinished", self._ended)
@@ -43,11 +45,28 @@ class Traffic:
         """How many of a page's requests will end but have not yet."""
         return sum(1 for request in self._open if _page_of(request) is page)
 
+    def expect_page(self) -> None:
+        """A page has asked for a new window."""
+        self._expected_pages += 1
+
+    def page_came(self) -> None:
+        """A new page is there, asked for or not."""
+        self._expected_pages = max(self._expected_pages - 1, 0)
+        self._changed.set()
+
+    async def wait_pages(self, timeout_s: float) -> None:
+        """Waits for the windows that were asked for; one that did not come in time will not come."""
+        await self._wait(lambda: self._expected_pages == 0, timeout_s)
+        self._expected_pages = 0
+
     async def wait_idle(self, page: Page, timeout_s: float) -> bool:
-        """Waits until none is open; False when the time is over first."""
+        """Waits until none of a page's requests is open; False when the time is over first."""
+        return await self._wait(lambda: not self.open_requests(page), timeout_s)
+
+    async def _wait(self, condition: Callable[[], bool], timeout_s: float) -> bool:
         try:
             async with asyncio.timeout(timeout_s):
-                while self.open_requests(page):
+                while not condition():
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import time
 from collections.abc import Mapping
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from playwright.async_api import Error as PlaywrightError
 
 from .actions import Actions, Box
-from .browser import Browser, describe_error
+from .browser import Browser, BrowserGoneError, describe_error
 from .desktop import Desktop
 from .observe import Observer
 from .registry import ActionError, Handler, Registry, Tool, ToolRefusedError
@@ -22,6 +23,19 @@ if TYPE_CHECKING:
     from playwright.async_api import Page
 
 __all__ = ["BrowserSurface"]
+
+log = logging.getLogger(__name__)
+
+
+_ACTION_ERRORS = (
+    ActionError,
+    BrowserGoneError,
+    OSError,
+    PlaywrightError,
+    ToolRefusedError,
+    TypeError,
+    ValueError,
+)
 
 
 class BrowserSurface:
@@ -57,8 +71,9 @@ class BrowserSurface:
         self._last_error = ""
         self._changed = True
         try:
+            await self._browser.session(self._browser.active_page())
             await tool.bind(args)
-        except (ActionError, ToolRefusedError, PlaywrightError, OSError, ValueError, TypeError) as error:
+        except _ACTION_ERRORS as error:
             self._last_error = f"{tool.name}: {describe_error(error)}"
         return {"last_action_error": self._last_error, "action_ms": (time.monotonic() - started) * 1e3}
 
@@ -79,7 +94,6 @@ class BrowserSurface:
     async def observe(self, screenshot: bool = True, tree: bool = True, dom: bool = False) -> dict[str, Any]:
         """What the agent sees now."""
         async with self._turn:
-            await self._browser.ensure_running()
             return await self._observe(screenshot=screenshot, tree=tree, dom=dom, acted=False)
 
     async def step(
@@ -128,7 +142,14 @@ class BrowserSurface:
 
     async def _observe(self, *, acted: bool, **wanted: bool) -> dict[str, Any]:
         assert self._observer is not None
-        seen = await self._observer.observe(**wanted, changed=self._changed, acted=acted)
+        try:
+            await self._browser.ensure_running()
+            seen = await self._observer.observe(**wanted, changed=self._changed, acted=acted)
+        except (BrowserGoneError, PlaywrightError) as error:
+            # The page or the browser went away while we looked: look at what takes its place.
+            log.info("observing again: %s", describe_error(error))
+            await self._browser.ensure_running()
+            seen = await self._observer.observe(**wanted, changed=True, acted=acted)
         self._changed = False
         seen["last_action_error"] = self._last_error
         seen["messages"] = list(self._actions.messages)

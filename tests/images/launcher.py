@@ -8,6 +8,7 @@ start.json holds argv, env and workdir. It is not a workspace, only enough of on
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import json
 import os
@@ -16,6 +17,7 @@ import struct
 import subprocess
 import sys
 
+PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 38, 22, 2
 SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
 
 
@@ -28,6 +30,24 @@ def loopback_up() -> None:
         request = struct.pack("16sH14x", b"lo", 0)
         (flags,) = struct.unpack_from("H", fcntl.ioctl(control, SIOCGIFFLAGS, request), 16)
         fcntl.ioctl(control, SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", flags | IFF_UP))
+
+
+def refuse_io_uring() -> None:
+    """Answers ENOSYS to io_uring_setup and its two siblings, as a workspace does."""
+    load_number, at_least, at_most, enosys, allow = 0x20, 0x35, 0x25, 0x00050000 | 38, 0x7FFF0000
+    program = [
+        (load_number, 0, 0, 0),
+        (at_least, 0, 2, 425),
+        (at_most, 1, 0, 427),
+        (0x06, 0, 0, enosys),
+        (0x06, 0, 0, allow),
+    ]
+    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in program))
+    header = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(program), ctypes.addressof(code)))
+    libc = ctypes.CDLL(None, use_errno=True)
+    for arguments in ((PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), (PR_SET_SECCOMP, SECCOMP_MODE_FILTER, header, 0, 0)):
+        if libc.prctl(*arguments) != 0:
+            raise OSError(ctypes.get_errno(), "prctl")
 
 
 def main() -> None:
@@ -48,6 +68,7 @@ def main() -> None:
     os.mkdir(f"{merged}/dev/shm")
     mount("-t", "tmpfs", "-o", "mode=1777", "tmpfs", f"{merged}/dev/shm")
     loopback_up()
+    refuse_io_uring()
     os.chroot(merged)
     os.chdir(start["workdir"])
     os.execve(start["argv"][0], start["argv"], start["env"])
