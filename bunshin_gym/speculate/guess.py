@@ -208,8 +208,10 @@ class Guess(Generic[F]):
             self._fail("the call tried to leave the workspace")
             return False
         if isinstance(branch, Measurable):
-            self._bytes = branch.unique_bytes
-            self._governor.costs.record_branch(self._bytes)
+            measured = branch.unique_bytes
+            if measured > 0:
+                self._bytes = measured
+                self._governor.costs.record_branch(measured)
         self._governor.costs.record_run(self.state.task, self.call, self.run_ns)
         with self._changed:
             if self.phase != "running":

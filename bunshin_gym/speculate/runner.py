@@ -143,22 +143,27 @@ class SpeculativeRunner(Generic[F]):
             twin._resume(self._state, self._reward, over=self._over)
             return twin
 
-    def close(self) -> None:
-        """Closes the workspace and every branch, and waits until the last is gone; idempotent.
+    def release(self) -> F:
+        """Ends the attempt and hands its workspace over, open; every branch is closed.
 
-        The predictor learns from the attempt. Raises what closing the workspace raises, after
-        everything else is closed.
+        The predictor learns from the attempt. Idempotent; `run` and `fork` raise from now on.
         """
         with self._calls:
-            if self._closed:
-                return
-            self._drop_round("the attempt is closed")
-            with self._changed:
-                self._closed = True
-            self._settle()
-            self._governor.leave(self._number, finished=self._over)
-            self._learn()
-            self._seat.close()
+            if not self._closed:
+                self._drop_round("the attempt is over")
+                with self._changed:
+                    self._closed = True
+                self._settle()
+                self._governor.leave(self._number, finished=self._over)
+                self._learn()
+            return self._seat.workspace
+
+    def close(self) -> None:
+        """Ends the attempt, its workspace and every branch; idempotent.
+
+        Raises what closing the workspace raises, after everything else is closed.
+        """
+        self.release().close()
 
     def __enter__(self) -> Self:
         return self

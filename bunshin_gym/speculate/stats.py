@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 __all__ = ["Outcome", "Stats"]
@@ -41,3 +41,8 @@ class Stats:
         self.misses += outcome == "miss"
         self.none += outcome == "none"
         self.saved_ns += saved_ns
+
+    def add(self, other: Stats) -> None:
+        """Adds another attempt's."""
+        for field in fields(self):
+            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
