@@ -176,8 +176,8 @@ def _core(_: Machine) -> list[Finding]:
 
 def _freezer(machine: Machine) -> list[Finding]:
     mounts = machine.read("/proc/self/mountinfo")
-    v2 = re.search(r" (/\S*) \S+ .* - cgroup2 ", mounts)
-    v1 = re.search(r" (/\S*) \S+ .* - cgroup \S+ \S*\bfreezer\b", mounts)
+    v2 = re.search(r"^\S+ \S+ \S+ \S+ (\S+) .* - cgroup2 ", mounts, re.M)
+    v1 = re.search(r"^\S+ \S+ \S+ \S+ (\S+) .* - cgroup \S+ \S*\bfreezer\b", mounts, re.M)
     if v1:
         return [Finding(name="cgroup freezer", state="ok", detail=f"version 1 at {v1[1]}")]
     if v2:

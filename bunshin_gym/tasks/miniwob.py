@@ -3,7 +3,8 @@
 
 Two things differ from the pages as they ship. The time limit of an episode is put so far away that
 it never strikes: a workspace may stand frozen or wait for a model for any time. And what would make
-equal states look different is taken off the screen: the countdown, and the rings drawn at clicks.
+equal states look different is taken off the screen: the countdown, the rings drawn at clicks, the blinking
+text cursor; so is the cover that would start another episode after the end of one.
 Rewards are the pages' raw ones, -1 to 1, which do not shrink with time.
 """
 
@@ -23,7 +24,7 @@ __all__ = ["PAGES_DIR", "MiniWoBTask", "env_names", "make_task"]
 PAGES_DIR: Final = "/opt/bunshin/miniwob"
 """Where the image `browser` keeps the pages."""
 
-_SCREEN: Final = Screen(width=500, height=320)
+_SCREEN: Final = Screen(width=320, height=320)
 _FLIGHT_SCREEN: Final = Screen(width=800, height=900)
 _SEEDS: Final = 1 << 31
 _GAVE_UP: Final = "infeasible"
@@ -40,7 +41,8 @@ _START: Final = """async ([seed, patience_ms]) => {
   await until(() => typeof core !== 'undefined' && core.cover_div, 'the page did not become ready');
   document.body.removeEventListener('click', core.canvasDrawClick);
   const style = document.createElement('style');
-  style.textContent = '#reward-display, #click-canvas { display: none !important; }';
+  style.textContent = '#reward-display, #click-canvas, #sync-task-cover { display: none !important; }' +
+    '* { caret-color: transparent !important; }';
   document.head.appendChild(style);
   core.EPISODE_MAX_TIME = 2147483647;
   Math.seedrandom(seed);

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from bunshin_gym.bases import BaseKey, BasePool
-from bunshin_gym.errors import ClosedError, EngineError, ToolError, WorkspaceDied
+from bunshin_gym.errors import ClosedError, ToolError, WorkspaceDied
 from bunshin_gym.guest import Seen
 from bunshin_gym.surfaces import Screen
 from bunshin_gym.tasks import Message, Page, Setup, Verdict

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real workspaces for the tests of the envs, and a look for what they leave."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+
+import bunshin_gym
+from bunshin_gym.errors import ImageError
+from bunshin_gym.images import ImageStore
+from bunshin_gym.paths import criu_path
+from bunshin_gym.records import list_snapshots, list_workspaces
+
+HERE = Path(__file__).resolve().parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.root)
+
+
+def need(condition: bool, reason: str) -> None:
+    """Skips where something is missing; fails where everything must work."""
+    if condition:
+        return
+    if os.environ.get("BUNSHIN_MUST_WORK") == "1":
+        pytest.fail(f"BUNSHIN_MUST_WORK=1, but {reason}")
+    pytest.skip(reason)
+
+
+def image_is_built() -> bool:
+    try:
+        ImageStore().get("browser")
+    except ImageError:
+        return False
+    return True
+
+
+def owned_here() -> list[str]:
+    """Workspaces and snapshots that this process still has."""
+    records = [*list_workspaces(), *list_snapshots()]
+    return [f"{record.kind} {record.id}" for record in records if record.owner_pid == os.getpid()]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _machine() -> Iterator[None]:
+    """Checks what is needed; at the end gives the shared bases up, and nothing may be left."""
+    need(os.geteuid() == 0, "root is needed")
+    need(criu_path().exists(), "our CRIU is not built: make criu")
+    need(image_is_built(), "the image `browser` is not built: make image")
+    from bunshin_gym.bases import shared_bases
+
+    yield
+    shared_bases().close()
+    assert owned_here() == []
+
+
+@pytest.fixture
+def make() -> Iterator[Callable[..., Any]]:
+    """gymnasium.make for the length of a test; afterwards only bases may be left."""
+    bunshin_gym.register_envs()
+    made = []
+
+    def make_one(name: str, **options: Any) -> Any:
+        env = gymnasium.make(f"bunshin/MiniWoB-{name}-v0", **options)
+        made.append(env)
+        return env
+
+    yield make_one
+    for env in made:
+        env.close()
+    left = [record for record in list_workspaces() if record.owner_pid == os.getpid()]
+    assert left == [], "workspaces are left after all envs were closed"

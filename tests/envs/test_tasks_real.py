@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every task starts; scripted policies solve theirs; where a workspace comes from does not matter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bunshin_gym.tasks import load_task
+from bunshin_gym.tasks.miniwob import env_names
+from bunshin_gym.tasks.miniwob_names import camel_case
+from bunshin_gym.tasks.scripted import SCRIPTED, solve
+from bunshin_gym.workspace_guest import boot_workspace
+
+KEYS = ("axtree_txt", "screenshot", "goal", "url", "focused_element_bid")
+
+
+def _equal(left: dict[str, Any], right: dict[str, Any]) -> list[str]:
+    return [key for key in KEYS if not np.array_equal(left[key], right[key])]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(env_names()))
+def test_every_task_starts_and_takes_an_action(make: Callable[..., Any], name: str) -> None:
+    env = make(name.removeprefix("MiniWoB-"))
+    seen, _ = env.reset(seed=1)
+    assert seen in env.observation_space
+    assert seen["goal"]
+    assert seen["axtree_txt"]
+    seen, reward, terminated, truncated, _ = env.step("noop(0)")
+    assert seen in env.observation_space
+    assert seen["last_action_error"] == ""
+    assert (reward, terminated, truncated) == (0.0, False, False)
+
+
+@pytest.mark.parametrize("task_id", list(SCRIPTED))
+def test_a_script_solves(make: Callable[..., Any], task_id: str) -> None:
+    env = make(camel_case(task_id.removeprefix("miniwob.")))
+    seen, _ = env.reset(seed=11)
+    actions = solve(task_id, seen)
+    results = [env.step(action) for action in actions]
+    assert [result[0]["last_action_error"] for result in results] == [""] * len(actions)
+    assert [result[1] for result in results] == [0.0] * (len(actions) - 1) + [1.0]
+    assert results[-1][2]
+
+
+@pytest.mark.parametrize("name", ["login-user", "click-checkboxes", "social-media"])
+def test_a_booted_workspace_and_a_branch_show_and_score_the_same(make: Callable[..., Any], name: str) -> None:
+    """What a fork is worth depends on it being the same as a boot."""
+    env = make(camel_case(name))
+    seen, info = env.reset(seed=5)
+    task = load_task(f"miniwob.{name}")
+    guest, _ = boot_workspace(env.unwrapped._base_key)
+    try:
+        setup = task.setup(guest, info["task_seed"])
+        view = guest.act(()).view
+        assert setup.goal == seen["goal"]
+        assert view["axtree_txt"] == seen["axtree_txt"]
+        assert np.array_equal(view["screenshot"], seen["screenshot"])
+        if task.id in SCRIPTED:
+            for action in solve(task.id, seen):
+                reward = env.step(action)[1]
+                guest.act(env.unwrapped.surface.parse(action))
+            assert task.validate(guest, setup.state, ()).reward == reward == 1.0
+    finally:
+        guest.close()
+
+
+def test_scores_do_not_depend_on_what_ran_before(make: Callable[..., Any]) -> None:
+    first, other = make("ClickButton"), make("EnterText")
+    before, _ = first.reset(seed=9)
+    other.reset(seed=2)
+    other.step("fill('16', 'left over')")
+    first.step("keyboard_type('left over')")
+    first.reset(seed=1)
+    after, _ = first.reset(seed=9)
+    assert _equal(before, after) == []
+    for action in solve("miniwob.click-button", after):
+        reward = first.step(action)[1]
+    assert reward == 1.0
+
+
+def test_leaving_the_page_ends_the_episode(make: Callable[..., Any]) -> None:
+    env = make("ClickTest")
+    env.reset(seed=1)
+    _, reward, terminated, _, info = env.step("goto('about:blank')")
+    assert (reward, terminated) == (0.0, True)
+    assert "left the task's page" in info["message"]
+
+
+def test_the_time_limit_never_strikes(make: Callable[..., Any]) -> None:
+    """The page's own clock is put forward by a day: that is what a long freeze looks like to it."""
+    env = make("ClickTest")
+    seen, _ = env.reset(seed=1)
+    guest = env.unwrapped._guest
+    assert guest.evaluate("() => core.EPISODE_MAX_TIME") == 2147483647
+    guest.evaluate("() => { core.ept0 -= 24 * 3600 * 1000; }")
+    (action,) = solve("miniwob.click-test", seen)
+    assert env.step(action)[1:3] == (1.0, True)
