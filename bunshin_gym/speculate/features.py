@@ -29,8 +29,10 @@ DIMENSIONS: Final = 1 << 18
 
 _FLAGS: Final = ("focused", "checked=true", "checked=false", "selected=true", "selected=false", "expanded=true",
                  "expanded=false", "pressed=true")  # fmt: skip
-_LEFT: Final = np.uint64(0x9E3779B97F4A7C15)
-_RIGHT: Final = np.uint64(0xC2B2AE3D27D4EB4F)
+_MIX: Final = tuple(
+    np.uint64(odd) for odd in (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x27D4EB2F165667C5)
+)
+_HALF: Final = np.uint64(29)
 _SHIFT: Final = np.uint64(40)
 
 
@@ -45,6 +47,9 @@ def feature_rows(
 ) -> NDArray[np.int64]:
     """Indices of the features of each candidate, all of value 1.
 
+    Each atom is combined with the candidate's template and with its tool alone, and each of these
+    with every atom of the state.
+
     Args:
         situation: the state.
         candidates: n of them.
@@ -54,15 +59,17 @@ def feature_rows(
         (n, width) int64, from 0 below DIMENSIONS. Short rows are filled up with 0, which stands
         for nothing and whose weight stays 0.
     """
-    atoms = [situation.atoms(candidate, score) for candidate, score in zip(candidates, scores, strict=True)]
-    width = max(map(len, atoms), default=0)
-    left = np.array([[*row, *[0] * (width - len(row))] for row in atoms], dtype=np.uint64).reshape(len(atoms), width)
-    right = np.array(situation.state_atoms, dtype=np.uint64)
-    mixed = left[:, :, None] * _LEFT ^ (right[None, None, :] + left[:, :, None]) * _RIGHT
-    mixed ^= mixed >> np.uint64(29)
-    rows = ((mixed * _LEFT) >> _SHIFT).astype(np.int64) % (DIMENSIONS - 1) + 1
-    rows[left == 0] = 0
-    return rows.reshape(len(atoms), width * len(right))
+    lists = [situation.atoms(candidate, score) for candidate, score in zip(candidates, scores, strict=True)]
+    width = max(map(len, lists), default=0)
+    atoms = np.array([row + [0] * (width - len(row)) for row in lists], dtype=np.uint64).reshape(len(lists), width)
+    templates = np.array([_hash(candidate.name) for candidate in candidates], dtype=np.uint64)
+    tools = np.array([_hash(candidate.call.name) for candidate in candidates], dtype=np.uint64)
+    pairs = np.concatenate([atoms ^ templates[:, None] * _MIX[2], atoms ^ tools[:, None] * _MIX[3]], axis=1) * _MIX[0]
+    pairs ^= pairs >> _HALF
+    mixed = (pairs[:, :, None] ^ (np.array(situation.state_atoms, dtype=np.uint64) * _MIX[1])) * _MIX[0]
+    rows = (mixed >> _SHIFT).astype(np.int64) % (DIMENSIONS - 1) + 1
+    rows[np.concatenate([atoms, atoms], axis=1) == 0] = 0
+    return rows.reshape(len(lists), -1)
 
 
 class Situation:
@@ -73,7 +80,8 @@ class Situation:
         view, steps = state.view, state.steps
         self._goal = normal(view.instruction)
         self._goal_words = words_of(view.instruction)
-        self._quoted = [normal(span.text) for span in spans_of(view.instruction) if span.kind == "quoted"]
+        spans = spans_of(view.instruction)
+        self._quoted = frozenset(normal(span.text) for span in spans if span.kind == "quoted")
         self._used: Counter[str] = Counter(
             value for step in steps for value in step.call.args.values() if isinstance(value, str)
         )
@@ -86,25 +94,31 @@ class Situation:
         self._labels = _labels(view.elements)
         self._order = _order_among_equals(view.elements)
         self._mentions = self._mentioned()
-        spans = [span for span in spans_of(view.instruction) if span.kind == "quoted"]
-        unused = sorted((span.start, span.text) for span in spans if not self._used[span.text])
+        unused = sorted((s.start, s.text) for s in spans if s.kind == "quoted" and not self._used[s.text])
         self._next_span = unused[0][1] if unused else ""
         self._shown = frozenset(map(normal, self._labels))
+        self._fills: dict[tuple[str, str, int], list[int]] = {}
         self.state_atoms = [_hash(f"state {atom}") for atom in self._describe_state()]
 
     def atoms(self, candidate: Candidate, score: Sequence[float]) -> list[int]:
         """Hashes of what is to be said of a candidate."""
-        template = str(candidate.template)
         repeats = min(2, self._repeats[candidate.key])
-        said = ["", f"again {repeats} {candidate.key == self._last_key}"]
-        said += [f"seen {column} {_bin(value)}" for column, value in enumerate(score)]
+        hashes = [_ANY, _hash(f"again {repeats} {candidate.key == self._last_key}")]
+        hashes += [_hash(f"seen {column} {_bin(value)}") for column, value in enumerate(score)]
         for fill in candidate.fills:
-            said += self._about_span(fill) if fill.span is not None else self._about_element(fill)
+            hashes += self._about(fill)
         if len(candidate.fills) > 1:
-            said.append(self._about_both(candidate.fills))
-        atoms = [_hash(f"{template} {atom}") for atom in said]
-        tool = candidate.template.tool
-        return atoms + [_hash(f"{tool} * {atom}") for atom in said[1:]]
+            hashes.append(_hash(self._about_both(candidate.fills)))
+        return hashes
+
+    def _about(self, fill: Fill) -> list[int]:
+        """The same for all candidates that have it."""
+        key = (fill.slot.name, fill.slot.kind, fill.place if fill.span is None else fill.span.start)
+        hashes = self._fills.get(key)
+        if hashes is None:
+            said = self._about_element(fill) if fill.span is None else self._about_span(fill)
+            hashes = self._fills[key] = [_hash(atom) for atom in said]
+        return hashes
 
     def _about_element(self, fill: Fill) -> list[str]:
         element, place = fill.element, fill.place
@@ -192,6 +206,9 @@ class Situation:
             f"left {min(left, 3)} {bool(self._next_span)}",
             f"changed {changed} error {bool(state.view.error)}",
         ]
+
+
+_ANY: Final = _hash("any")
 
 
 def _labels(elements: Sequence[Element]) -> list[str]:

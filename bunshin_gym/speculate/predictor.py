@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -46,6 +46,7 @@ class Settings:
         rate: step size of the stochastic gradient in the first epoch.
         online_rate: step size when it learns from one attempt.
         shrink: weight of the L2 penalty.
+        anonymous: share of the calls that are learnt from without knowing the task.
         held_back: share of the attempts that probabilities are fitted on.
         seed: of the order and of the choice of rivals.
     """
@@ -55,6 +56,7 @@ class Settings:
     rate: float = 0.02
     online_rate: float = 0.01
     shrink: float = 1e-6
+    anonymous: float = 0.5
     held_back: float = 0.2
     seed: int = 0
 
@@ -216,7 +218,10 @@ class RankingPredictor:
         self._model.eta0 = self.settings.online_rate
 
     def _group(self, state: State, call: ToolCall) -> NDArray[np.int32] | None:
-        """Features of the call that was made, first, and of some that were not; None if it is no candidate."""
+        """Features of the call that was made, first, and of some that were not; None if it is no candidate.
+
+        Now and then the task is kept from the model, so that it learns what holds for any.
+        """
         candidates = self.slots.candidates(state)
         key = call_key(call)
         right = next((place for place, candidate in enumerate(candidates) if candidate.key == key), None)
@@ -224,6 +229,8 @@ class RankingPredictor:
             return None
         others = np.delete(np.arange(len(candidates)), right)
         drawn = self._rng.choice(others, size=min(len(others), 2 * self.settings.rivals), replace=False)
+        if self._rng.random() < self.settings.anonymous:
+            state = replace(state, task="")
         chosen = [candidates[int(place)] for place in (right, *drawn)]
         return self._rows(state, chosen).astype(np.int32)
 

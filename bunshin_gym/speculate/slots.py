@@ -14,11 +14,12 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 from bunshin_gym.keys import canonical_json
 from bunshin_gym.speculate.goal import Span, spans_of
-from bunshin_gym.speculate.state import Element, State, call_key
+from bunshin_gym.speculate.state import Element, State
 from bunshin_gym.types import ToolCall
 
 __all__ = ["Candidate", "Fill", "Slot", "Slots", "Template"]
@@ -65,11 +66,17 @@ class Fill:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A call that may come next, and how it was made up."""
+    """A call that may come next, and how it was made up.
+
+    Attributes:
+        key: `call_key` of the call.
+        name: its template's name.
+        fills: what fills the template's slots that are not literal.
+    """
 
     call: ToolCall
     key: str
-    template: Template
+    name: str
     fills: tuple[Fill, ...]
 
 
@@ -111,12 +118,14 @@ class Slots:
     def candidates(self, state: State) -> list[Candidate]:
         """Different calls that could be made in this state, at most 256."""
         found: dict[str, Candidate] = {}
+        cache: dict[tuple[str, Slot], list[Fill]] = {}
         for template in self._usable(state.task):
-            for fills in itertools.islice(self._fillings(state, template), _PER_TEMPLATE_MAX):
-                call = _call_of(template, fills)
-                key = call_key(call)
+            name = str(template)
+            fillings = itertools.product(*self._choices(state, template, cache))
+            for fills in itertools.islice(fillings, _PER_TEMPLATE_MAX):
+                key = _key_of(template, fills)
                 if key not in found:
-                    found[key] = Candidate(call, key, template, fills)
+                    found[key] = Candidate(_call_of(template, fills), key, name, fills)
             if len(found) >= _CANDIDATES_MAX:
                 break
         return list(found.values())[:_CANDIDATES_MAX]
@@ -161,13 +170,16 @@ class Slots:
         common = [template for template, count in self._templates.most_common(_TEMPLATES_USED) if count > 1]
         return list(dict.fromkeys([*own, *common]))
 
-    def _fillings(self, state: State, template: Template) -> Iterator[tuple[Fill, ...]]:
-        choices = [
-            list(itertools.islice(self._fills(state, template.tool, slot), _FILLS_MAX))
-            for slot in template.slots
-            if slot.kind != "lit"
-        ]
-        return itertools.product(*choices)
+    def _choices(self, state: State, template: Template, cache: dict[tuple[str, Slot], list[Fill]]) -> list[list[Fill]]:
+        """For each slot that is not literal, what may fill it."""
+        choices = []
+        for slot in template.slots:
+            if slot.kind != "lit":
+                key = (template.tool if slot.kind == "ref" else "", slot)
+                if key not in cache:
+                    cache[key] = list(itertools.islice(self._fills(state, template.tool, slot), _FILLS_MAX))
+                choices.append(cache[key])
+        return choices
 
     def _fills(self, state: State, tool: str, slot: Slot) -> Iterator[Fill]:
         if slot.kind == "goal":
@@ -193,6 +205,19 @@ def _explanations(state: State, value: Any) -> Iterable[str]:
         any(element.name == value for element in view.elements),
     )
     return [kind for kind, fits in zip(_KINDS, found, strict=True) if fits]
+
+
+_quote = lru_cache(maxsize=50_000)(json.dumps)
+
+
+def _key_of(template: Template, fills: tuple[Fill, ...]) -> str:
+    """`call_key` of the call, put together from its slots, which are in the order of their names."""
+    values = iter(fills)
+    parts = [
+        f"{_quote(slot.name)}:{slot.literal if slot.kind == 'lit' else _quote(next(values).value)}"
+        for slot in template.slots
+    ]
+    return f"{template.tool}{{{','.join(parts)}}}"
 
 
 def _call_of(template: Template, fills: tuple[Fill, ...]) -> ToolCall:
