@@ -6,12 +6,29 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 
 from kernels import Kernel
 
 HERE = Path(__file__).resolve().parent
 KMOD = HERE.parents[1] / "kmod"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edit:
+    """Text of a file that gives way to other text."""
+
+    file: str
+    old: str
+    new: str
+
+    def apply(self, path: Path) -> None:
+        """Replaces it; old must be there exactly once, or the tests stop."""
+        text = path.read_text()
+        if text.count(self.old) != 1:
+            raise SystemExit(f"kmod: {self.file} has {text.count(self.old)} places like this, not one:\n{self.old}")
+        path.write_text(text.replace(self.old, self.new))
 
 
 def _make(folder: Path, kernel: Kernel, *options: str) -> str:
@@ -26,30 +43,40 @@ def _warnings(output: str) -> list[str]:
     return [line for line in output.splitlines() if re.search(r"\.[ch]:\d+:.*warning:", line)]
 
 
-def module(kernel: Kernel, folder: Path, edits: tuple[tuple[str, str, str], ...] = (), *options: str) -> Path:
-    """Builds kmod/ in a copy, after replacing text in it.
+class ModuleBuild:
+    """A copy of kmod/ that is built for one kernel, as it is and with changes."""
 
-    Args:
-        edits: (file, old, new); old must be there exactly once, or the build stops.
-        options: more arguments for make.
+    def __init__(self, kernel: Kernel, folder: Path) -> None:
+        self._kernel, self._folder = kernel, folder
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(KMOD, folder / "kmod", ignore=shutil.ignore_patterns("*.o", "*.ko", "*.mod*", ".*.cmd"))
 
-    Returns:
-        The path of the module.
+    def plain(self, *options: str) -> Path:
+        """Builds it unchanged; a warning stops the tests.
 
-    Raises:
-        SystemExit: it does not build, or builds with a warning.
-    """
-    shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(KMOD, folder, ignore=shutil.ignore_patterns("*.o", "*.ko", "*.mod*", ".*.cmd"))
-    for name, old, new in edits:
-        text = (folder / name).read_text()
-        if text.count(old) != 1:
-            raise SystemExit(f"kmod: {name} has {text.count(old)} places like this, not one:\n{old}")
-        (folder / name).write_text(text.replace(old, new))
-    warnings = _warnings(_make(folder, kernel, *options))
-    if warnings and not edits:
-        raise SystemExit("kmod: the module builds with warnings:\n" + "\n".join(warnings))
-    return folder / "bunshin.ko"
+        Args:
+            options: more arguments for make.
+        """
+        output = _make(self._folder / "kmod", self._kernel, *options)
+        warnings = _warnings(output)
+        if warnings:
+            raise SystemExit("kmod: the module builds with warnings:\n" + "\n".join(warnings))
+        return self._keep("bunshin")
+
+    def changed(self, name: str, edits: tuple[Edit, ...]) -> Path:
+        """Builds it with some text replaced, then puts the text back."""
+        before = {edit.file: (self._folder / "kmod" / edit.file).read_text() for edit in edits}
+        try:
+            for edit in edits:
+                edit.apply(self._folder / "kmod" / edit.file)
+            _make(self._folder / "kmod", self._kernel)
+            return self._keep(name)
+        finally:
+            for file, text in before.items():
+                (self._folder / "kmod" / file).write_text(text)
+
+    def _keep(self, name: str) -> Path:
+        return Path(shutil.copy2(self._folder / "kmod/bunshin.ko", self._folder / f"{name}.ko"))
 
 
 def guest_tests(folder: Path) -> Path:

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -245,6 +246,48 @@ static void test_puller_dies(void)
 	CHECK(filled(ZONE, PAGES * PAGE, 1), "content");
 }
 
+static bool module_unload(void)
+{
+	if (!syscall(SYS_delete_module, "bunshin", O_NONBLOCK))
+		return true;
+	CHECK(errno == EAGAIN, "%m");
+	return false;
+}
+
+static void module_load(void)
+{
+	int fd = open("/bunshin.ko", O_RDONLY | O_CLOEXEC);
+
+	CHECK(fd >= 0 && !syscall(SYS_finit_module, fd, "", 0), "%m");
+	close(fd);
+}
+
+/* An open descriptor keeps the module; shared memory does not need it. */
+static void test_unload(void)
+{
+	struct bunshin_cow_range request;
+	struct source s;
+	int device;
+
+	source_start(&s);
+	source_call(&s, make, (void *)1);
+	device = device_open();
+	request = request_for(&s, ZONE, PAGES * PAGE);
+	CHECK(!ioctl(device, BUNSHIN_COW_RANGE, &request), "%m");
+	CHECK(!module_unload(), "unloaded while it was open");
+	close(device);
+	CHECK(module_unload(), "still in use after the last close");
+	CHECK(access(BUNSHIN_DEVICE, F_OK), "the device is still there");
+	CHECK(filled(ZONE, PAGES * PAGE, 1), "content");
+	source_call(&s, mark, (void *)1);
+	CHECK(filled(ZONE, PAGES * PAGE, 1), "the source's write is seen");
+	source_kill(&s);
+	fill(ZONE, PAGES * PAGE, 2);
+	CHECK(!munmap(ZONE, PAGES * PAGE), "%m");
+	module_load();
+	close(device_open());
+}
+
 const struct test life_tests[] = {
 	{ "source-dies", test_source_dies },
 	{ "chain-of-10", test_chain },
@@ -254,5 +297,6 @@ const struct test life_tests[] = {
 	{ "frozen-source", test_frozen },
 	{ "mutual-pulls", test_mutual },
 	{ "puller-dies", test_puller_dies },
+	{ "unload", test_unload },
 	{},
 };
