@@ -30,7 +30,16 @@ from bunshin_gym.errors import (
 )
 from bunshin_gym.types import ExecResult, ForkStats, Phase, WorkspaceStats
 
-__all__ = ["GcReport", "NativeCore", "NativeSnapshot", "NativeWorkspace", "Spec"]
+__all__ = [
+    "GcReport",
+    "NativeCore",
+    "NativeSnapshot",
+    "NativeWorkspace",
+    "Spec",
+    "arm_fault",
+    "engine_names",
+    "fault_points",
+]
 
 ERRORS: Final[Mapping[int, type[BunshinError]]] = {
     errno.EINVAL: UsageError,
@@ -381,3 +390,25 @@ def _exec_result() -> Iterator[Any]:
 
 def _bytes(pointer: Any, length: int) -> bytes:
     return bytes(ffi.buffer(pointer, length)) if length else b""
+
+
+def engine_names() -> list[str]:
+    """The engines that this build has, the default first."""
+    return _names(lib.bsh_engine_name)
+
+
+def fault_points() -> list[str]:
+    """Where `arm_fault` can make an operation fail; for tests."""
+    return _names(lib.bsh_fault_name)
+
+
+def arm_fault(name: str | None) -> None:
+    """The next operation of this process that comes to the point fails there, once; None disarms."""
+    _call(lib.bsh_fault_arm, ffi.NULL if name is None else _text(name, "fault point"))
+
+
+def _names(name_of: Callable[[int], Any]) -> list[str]:
+    names = []
+    while (name := name_of(len(names))) != ffi.NULL:
+        names.append(ffi.string(name).decode())
+    return names

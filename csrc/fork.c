@@ -34,7 +34,8 @@ static void leave_snapshot(struct bsh_snapshot *snap)
 	pthread_mutex_unlock(&snap->lock);
 }
 
-static int make_place(struct bsh_snapshot *snap, const char *label, struct bsh_workspace **ret_ws, struct bsh_error *err)
+static int make_place(
+	struct bsh_snapshot *snap, const char *label, struct bsh_workspace **ret_ws, struct bsh_error *err)
 {
 	struct bsh_record record;
 	struct timespec now;
@@ -106,7 +107,7 @@ static int branch_steps(struct bsh_snapshot *snap, const char *label, struct bsh
 int bsh_snapshot_branch(struct bsh_snapshot *snap, const char *label, struct bsh_workspace **ret_ws,
 	struct bsh_fork_stats *ret_stats, struct bsh_error *err)
 {
-	struct bsh_carried carried = { 0 };
+	struct bsh_carried carried = {0};
 	struct bsh_trace trace;
 	int rc;
 

@@ -12,6 +12,7 @@
 #include "base/cleanup.h"
 #include "base/fs.h"
 #include "host/copy.h"
+#include "host/mapped.h"
 
 /*
  * Times in inodes may be as coarse as a timer tick. A file changed so shortly
@@ -20,7 +21,7 @@
 #define RACY_NS 20000000LL
 
 enum {
-	ENTRY_RACY = 1,   /* changed just before it was looked at */
+	ENTRY_RACY = 1,	  /* changed just before it was looked at */
 	ENTRY_MAPPED = 2, /* mapped shared: memory writes leave no trace in the times */
 	ENTRY_COPIED = 4, /* is in the layer's directory */
 };
@@ -55,7 +56,7 @@ struct bsh_layer_job {
 	ino_t *mapped;
 	size_t n_mapped;
 	struct link_target *links;
-	size_t n_links;
+	size_t n_links, links_size; /* a hash table */
 	size_t path_len;
 	char path[PATH_MAX];
 };
@@ -86,7 +87,7 @@ static int compare_entries(const void *a, const void *b)
 
 static struct entry *find_kid(const struct entry *parent, const char *name)
 {
-	struct entry key = { .name = (char *)name }, *wanted = &key, **found;
+	struct entry key = {.name = (char *)name}, *wanted = &key, **found;
 
 	if (!parent || !parent->n_kids)
 		return NULL;
@@ -94,16 +95,9 @@ static struct entry *find_kid(const struct entry *parent, const char *name)
 	return found ? *found : NULL;
 }
 
-static int compare_inodes(const void *a, const void *b)
-{
-	ino_t x = *(const ino_t *)a, y = *(const ino_t *)b;
-
-	return x < y ? -1 : x > y;
-}
-
 static int is_mapped(const struct bsh_layer_job *job, ino_t ino)
 {
-	return job->n_mapped && bsearch(&ino, job->mapped, job->n_mapped, sizeof(ino), compare_inodes) != NULL;
+	return bsh_mapped_has(job->mapped, job->n_mapped, ino);
 }
 
 static long long since_ns(const struct timespec *then)
@@ -158,27 +152,53 @@ static const struct entry *same_directory(const struct entry *then, const struct
 
 /* ---- names of the same inode ---------------------------------------- */
 
-static const char *link_of(const struct bsh_layer_job *job, ino_t ino)
+static size_t link_slot(const struct bsh_layer_job *job, ino_t ino)
 {
-	for (size_t i = 0; i < job->n_links; i++)
-		if (job->links[i].ino == ino)
-			return job->links[i].path;
-	return NULL;
+	size_t slot = (size_t)(ino * 0x9e3779b97f4a7c15ULL) & (job->links_size - 1);
+
+	while (job->links[slot].path && job->links[slot].ino != ino)
+		slot = (slot + 1) & (job->links_size - 1);
+	return slot;
+}
+
+const char *bsh_layer_path_of(const struct bsh_layer_job *job, ino_t ino)
+{
+	return job->n_links ? job->links[link_slot(job, ino)].path : NULL;
+}
+
+/* Keeps the table at most half full. */
+static int grow_links(struct bsh_layer_job *job, struct bsh_error *err)
+{
+	struct link_target *old = job->links;
+	size_t old_size = job->links_size;
+
+	if (job->n_links * 2 < job->links_size)
+		return 0;
+	job->links_size = old_size ? old_size * 2 : 64;
+	job->links = calloc(job->links_size, sizeof(*job->links));
+	if (!job->links) {
+		job->links = old;
+		job->links_size = old_size;
+		return bsh_fail(err, ENOMEM, "links of the layer");
+	}
+	for (size_t i = 0; i < old_size; i++)
+		if (old[i].path)
+			job->links[link_slot(job, old[i].ino)] = old[i];
+	free(old);
+	return 0;
 }
 
 static int remember_link(struct bsh_layer_job *job, ino_t ino, struct bsh_error *err)
 {
-	struct link_target *grown;
+	struct link_target *target;
+	int rc = grow_links(job, err);
 
-	if ((job->n_links & (job->n_links + 1)) == 0) {
-		grown = realloc(job->links, (job->n_links + 1) * 2 * sizeof(*grown));
-		if (!grown)
-			return bsh_fail(err, ENOMEM, "links of the layer");
-		job->links = grown;
-	}
-	job->links[job->n_links].ino = ino;
-	job->links[job->n_links].path = strdup(job->path);
-	if (!job->links[job->n_links].path)
+	if (rc < 0)
+		return rc;
+	target = &job->links[link_slot(job, ino)];
+	target->ino = ino;
+	target->path = strdup(job->path);
+	if (!target->path)
 		return bsh_fail(err, ENOMEM, "links of the layer");
 	job->n_links++;
 	return 0;
@@ -186,11 +206,11 @@ static int remember_link(struct bsh_layer_job *job, ino_t ino, struct bsh_error 
 
 static void forget_links(struct bsh_layer_job *job)
 {
-	for (size_t i = 0; i < job->n_links; i++)
+	for (size_t i = 0; i < job->links_size; i++)
 		free(job->links[i].path);
 	free(job->links);
 	job->links = NULL;
-	job->n_links = 0;
+	job->n_links = job->links_size = 0;
 }
 
 /* Makes name a further link of path, if it is not one already. */
@@ -296,7 +316,7 @@ static int sync_file(struct bsh_layer_job *job, int from_dir, int to_dir, struct
 
 	if (fstatat(from_dir, now->name, &st, AT_SYMLINK_NOFOLLOW) < 0)
 		return errno == ENOENT && !job->frozen ? 0 : bsh_fail(err, errno, "look up %s", job->path);
-	linked = st.st_nlink > 1 && !bsh_copy_is_whiteout(&st) ? link_of(job, st.st_ino) : NULL;
+	linked = st.st_nlink > 1 && !bsh_copy_is_whiteout(&st) ? bsh_layer_path_of(job, st.st_ino) : NULL;
 	if (linked) {
 		rc = relink(job, to_dir, now->name, linked, err);
 	} else if (ahead && (ahead->flags & ENTRY_COPIED) && unchanged(ahead, now)) {
@@ -348,9 +368,15 @@ static int enter_directory(struct bsh_layer_job *job, int from_dir, int to_dir, 
 	if (rc < 0)
 		return rc;
 	rc = bsh_copy_metadata(from_dir, to_dir, now->name, &st, err);
-	if (rc < 0 && gone_while_running(job, from_dir, now->name))
-		return 0;
-	return rc;
+	if (rc < 0)
+		return gone_while_running(job, from_dir, now->name) ? 0 : rc;
+	/*
+	 * Overlay marks new directories opaque. That the layer below says already; said
+	 * again, it would hide what that layer holds of this same directory.
+	 */
+	if (same_directory(before, now) && fremovexattr(to, "trusted.overlay.opaque") < 0 && errno != ENODATA)
+		return bsh_fail(err, errno, "unmark %s", job->path);
+	return 0;
 }
 
 static int sync_kid(struct bsh_layer_job *job, int from_dir, int to_dir, struct entry *kid, const struct entry *before,
@@ -425,8 +451,8 @@ static int sync_directory(struct bsh_layer_job *job, int from_dir, int to_dir, s
 		if (job->ahead)
 			rc = clear_whiteout(to_dir, kid, before, ahead, err);
 		if (rc == 0)
-			rc = sync_kid(job, from_dir, to_dir, kid, find_kid(before, kid->name), find_kid(ahead, kid->name),
-				err);
+			rc = sync_kid(job, from_dir, to_dir, kid, find_kid(before, kid->name),
+				find_kid(ahead, kid->name), err);
 	}
 	if (rc == 0)
 		rc = drop_stale(to_dir, now, ahead, err);
@@ -487,9 +513,9 @@ static int sync_root(struct bsh_layer_job *job, struct bsh_error *err)
 	root = entry_new(job, ".", &st);
 	if (!root)
 		return bsh_fail(err, ENOMEM, "layer");
-	rc = sync_directory(job, job->upper_fd, job->layer_fd, root, job->previous ? job->previous->root : NULL,
-		job->ahead, err);
 	forget_links(job);
+	rc = sync_directory(
+		job, job->upper_fd, job->layer_fd, root, job->previous ? job->previous->root : NULL, job->ahead, err);
 	if (rc == 0)
 		rc = bsh_copy_metadata(job->upper_fd, job->layer_fd, ".", &st, err);
 	if (rc < 0) {
@@ -507,60 +533,32 @@ int bsh_layer_copy_ahead(struct bsh_layer_job *job, struct bsh_error *err)
 	return sync_root(job, err);
 }
 
-/* ---- files mapped shared ----------------------------------------------- */
-
-static int add_mapped(struct bsh_layer_job *job, const char *path, struct bsh_error *err)
-{
-	struct stat st;
-	ino_t *grown;
-
-	if (fstatat(job->upper_fd, path, &st, AT_SYMLINK_NOFOLLOW) < 0)
-		return 0; /* in a lower layer, or no file at all: nothing to copy */
-	if ((job->n_mapped & (job->n_mapped + 1)) == 0) {
-		grown = realloc(job->mapped, (job->n_mapped + 1) * 2 * sizeof(*grown));
-		if (!grown)
-			return bsh_fail(err, ENOMEM, "mapped files");
-		job->mapped = grown;
-	}
-	job->mapped[job->n_mapped++] = st.st_ino;
-	return 0;
-}
-
-static int find_mapped(struct bsh_layer_job *job, pid_t pid, struct bsh_error *err)
-{
-	char file[64], shared, path[PATH_MAX], line[PATH_MAX + 128];
-	auto_fclose FILE *maps = NULL;
-	int rc;
-
-	snprintf(file, sizeof(file), "/proc/%d/maps", pid);
-	maps = fopen(file, "re");
-	if (!maps)
-		return errno == ENOENT || errno == ESRCH ? 0 : bsh_fail(err, errno, "open %s", file);
-	while (fgets(line, sizeof(line), maps)) {
-		/* "start-end rw-s offset dev inode /path" */
-		if (sscanf(line, "%*s %*3s%c %*s %*s %*s /%[^\n]", &shared, path) != 2 || shared != 's')
-			continue;
-		rc = add_mapped(job, path, err);
-		if (rc < 0)
-			return rc;
-	}
-	return 0;
-}
-
 int bsh_layer_freeze(struct bsh_layer_job *job, const pid_t *pids, size_t n_pids, struct bsh_error *err)
 {
 	int rc;
 
+	free(bsh_take(job->mapped));
 	job->n_mapped = 0;
-	for (size_t i = 0; i < n_pids; i++) {
-		rc = find_mapped(job, pids[i], err);
-		if (rc < 0)
-			return rc;
-	}
-	if (job->n_mapped)
-		qsort(job->mapped, job->n_mapped, sizeof(*job->mapped), compare_inodes);
+	rc = bsh_mapped_inodes(job->upper_fd, pids, n_pids, &job->mapped, &job->n_mapped, err);
+	if (rc < 0)
+		return rc;
 	job->frozen = 1;
 	return sync_root(job, err);
+}
+
+int bsh_layer_fd(const struct bsh_layer_job *job)
+{
+	return job->layer_fd;
+}
+
+bool bsh_layer_has_upper(const struct bsh_layer_job *job, const char *path)
+{
+	return faccessat(job->upper_fd, path, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
+void bsh_layer_add_copied(struct bsh_layer_job *job, unsigned long long bytes)
+{
+	job->copied_bytes += bytes;
 }
 
 unsigned long long bsh_layer_copied_bytes(const struct bsh_layer_job *job)

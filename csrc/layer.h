@@ -14,12 +14,13 @@
  * What the delta is measured against stays in memory (struct bsh_layer_index)
  * as long as the workspace's handle lives; without it a layer is whole.
  */
+#include <stdbool.h>
 #include <sys/types.h>
 
 #include "base/error.h"
 
 struct bsh_layer_index; /* what an upper directory held when its last layer was made */
-struct bsh_layer_job;   /* a layer in the making */
+struct bsh_layer_job;	/* a layer in the making */
 
 /* How many deltas are stacked before the next layer is whole again. */
 #define BSH_LAYER_CHAIN_MAX 12
@@ -35,6 +36,14 @@ int bsh_layer_copy_ahead(struct bsh_layer_job *job, struct bsh_error *err);
  * called again while still frozen.
  */
 int bsh_layer_freeze(struct bsh_layer_job *job, const pid_t *pids, size_t n_pids, struct bsh_error *err);
+
+/* ---- for alias.c, after a freeze ---- */
+int bsh_layer_fd(const struct bsh_layer_job *job); /* the layer's directory; stays the job's */
+/* Where in the layer the upper directory's inode went, if it has several names there; else NULL. */
+const char *bsh_layer_path_of(const struct bsh_layer_job *job, ino_t upper_inode);
+bool bsh_layer_has_upper(const struct bsh_layer_job *job, const char *path);
+void bsh_layer_add_copied(struct bsh_layer_job *job, unsigned long long bytes);
+
 unsigned long long bsh_layer_copied_bytes(const struct bsh_layer_job *job);
 /* Hands over the index of the frozen upper directory. */
 struct bsh_layer_index *bsh_layer_take_index(struct bsh_layer_job *job);

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "alias.h"
 #include "base/api.h"
 #include "base/cleanup.h"
 #include "base/fault.h"
@@ -20,6 +21,8 @@ struct taking {
 	struct bsh_workspace *ws;
 	struct bsh_snapshot *snap;
 	struct bsh_layer_job *layer;
+	struct bsh_alias_source aliases;
+	char *index, *root; /* paths in aliases */
 	struct bsh_source source;
 	struct bsh_carried carried;
 	pid_t *pids;
@@ -61,8 +64,8 @@ static char **stack_layers(const struct bsh_workspace *ws, const char *layer, bo
 	return layers;
 }
 
-static void fill_record(struct bsh_record *record, const struct bsh_workspace *ws, const struct bsh_engine *engine,
-	bool stacked)
+static void fill_record(
+	struct bsh_record *record, const struct bsh_workspace *ws, const struct bsh_engine *engine, bool stacked)
 {
 	auto_free char *layer = NULL;
 	struct timespec now;
@@ -173,6 +176,7 @@ static int preflight(struct taking *take, struct bsh_error *err)
 {
 	int phase = bsh_trace_begin(&take->trace, "preflight");
 	struct bsh_workspace *ws = take->ws;
+	struct bsh_error dead = {0};
 	int rc = bsh_workspace_check_alive(ws, err);
 
 	if (rc == 0 && ws->running_execs)
@@ -180,10 +184,28 @@ static int preflight(struct taking *take, struct bsh_error *err)
 			ws->running_execs);
 	if (rc == 0)
 		rc = list_pids(take, err);
-	if (rc == 0)
+	if (rc == 0) {
 		rc = bsh_carry_check(ws->init_pid, take->pids, take->source.n_pids, err);
+		/* When it died under the look, that is what to say. */
+		if (rc < 0 && bsh_workspace_check_alive(ws, &dead) < 0) {
+			rc = -dead.code;
+			if (err)
+				*err = dead;
+		}
+	}
 	bsh_trace_end(&take->trace, phase);
 	return rc;
+}
+
+static void fill_aliases(struct taking *take)
+{
+	struct bsh_workspace *ws = take->ws;
+
+	take->index = bsh_format("%s/work/index", ws->dir);
+	take->root = bsh_format("/proc/%d/root", ws->init_pid);
+	take->aliases.index = take->index;
+	take->aliases.layers = ws->record.layers;
+	take->aliases.root = take->root;
 }
 
 static int copy_ahead(struct taking *take, struct bsh_error *err)
@@ -195,6 +217,9 @@ static int copy_ahead(struct taking *take, struct bsh_error *err)
 		take->stacked ? take->ws->layer_index : NULL, &take->layer, err);
 	if (rc == 0)
 		rc = bsh_layer_copy_ahead(take->layer, err);
+	fill_aliases(take);
+	if (rc == 0)
+		rc = bsh_aliases_look_ahead(&take->aliases, err);
 	if (rc == 0)
 		rc = bsh_fault_hit(BSH_FAULT_LAYER_AHEAD, err);
 	bsh_trace_end(&take->trace, phase);
@@ -207,6 +232,8 @@ static int capture_files(void *context, struct bsh_trace *trace, struct bsh_erro
 	int phase = bsh_trace_begin(trace, "files");
 	int rc = bsh_layer_freeze(take->layer, take->pids, take->source.n_pids, err);
 
+	if (rc == 0)
+		rc = bsh_aliases_add(take->layer, &take->aliases, err);
 	if (rc == 0)
 		rc = bsh_fault_hit(BSH_FAULT_LAYER_FROZEN, err);
 	bsh_trace_end(trace, phase);
@@ -235,8 +262,8 @@ static int prepare_engine(struct taking *take, struct bsh_error *err)
 
 	fill_source(take, origin->engine);
 	take->source.pids = take->pids;
-	rc = origin->engine->prepare(&take->source, take->ws->core->criu, take->snap->dir, &take->trace, &origin->state,
-		err);
+	rc = origin->engine->prepare(
+		&take->source, take->ws->core->criu, take->snap->dir, &take->trace, &origin->state, err);
 	if (rc == 0)
 		rc = bsh_fault_hit(BSH_FAULT_ENGINE_PREPARED, err);
 	bsh_trace_end(&take->trace, phase);
@@ -265,7 +292,7 @@ static int record(struct taking *take, struct bsh_error *err)
 {
 	struct bsh_workspace *ws = take->ws;
 	bool was_frozen = ws->frozen;
-	struct bsh_error thaw_err = { 0 };
+	struct bsh_error thaw_err = {0};
 	long long start_ns = bsh_trace_elapsed_ns(&take->trace);
 	int phase = bsh_trace_begin(&take->trace, "freeze");
 	int rc = was_frozen ? 0 : bsh_workspace_freeze_locked(ws, err), thaw_rc = 0;
@@ -360,7 +387,7 @@ static void report(const struct taking *take, struct bsh_fork_stats *stats)
 int bsh_snapshot_take(struct bsh_workspace *ws, const char *engine_name, struct bsh_snapshot **ret_snap,
 	struct bsh_fork_stats *ret_stats, struct bsh_error *err)
 {
-	struct taking take = { .ws = ws };
+	struct taking take = {.ws = ws};
 	const struct bsh_engine *engine;
 	int rc;
 
@@ -380,5 +407,7 @@ int bsh_snapshot_take(struct bsh_workspace *ws, const char *engine_name, struct 
 	bsh_layer_job_free(take.layer);
 	bsh_snapshot_free(take.snap);
 	free(take.pids);
+	free(take.index);
+	free(take.root);
 	return rc < 0 ? bsh_context(err, rc, "snapshot of %s", ws->record.id) : 0;
 }

@@ -68,7 +68,7 @@ static void enter_place(const struct bsh_place *place, int report_fd)
 
 static void launch_main(void *context, int report_fd)
 {
-	static char *const environment[] = { "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C", NULL };
+	static char *const environment[] = {"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C", NULL};
 	const struct launch *launch = context;
 	int null_fd;
 
@@ -92,10 +92,10 @@ static void launch_main(void *context, int report_fd)
 
 /* ---- in the parent -------------------------------------------------------- */
 
-int bsh_command_start(const struct bsh_command *command, const struct bsh_place *place, int *ret_pidfd,
-	struct bsh_error *err)
+int bsh_command_start(
+	const struct bsh_command *command, const struct bsh_place *place, int *ret_pidfd, struct bsh_error *err)
 {
-	struct launch launch = { .command = command, .place = place };
+	struct launch launch = {.command = command, .place = place};
 	auto_close int report_fd = -1;
 	auto_close int pidfd = -1;
 	int rc, status;
@@ -146,7 +146,7 @@ static void log_errors(const char *log, struct bsh_buffer *errors)
 
 int bsh_command_wait(int pidfd, int timeout_ms, const char *what, const char *log, struct bsh_error *err)
 {
-	auto_buffer struct bsh_buffer errors = { 0 };
+	auto_buffer struct bsh_buffer errors = {0};
 	int status = 0;
 	int rc = bsh_wait_pidfd(pidfd, timeout_ms, &status);
 

@@ -21,8 +21,8 @@ void bsh_command_add(struct bsh_command *command, const char *fmt, ...) __attrib
  * Starts it with only keep_fd and a quiet standard stream. With a place it enters the place's
  * mount namespace and cgroups, and a cgroup namespace of its own, first.
  */
-int bsh_command_start(const struct bsh_command *command, const struct bsh_place *place, int *ret_pidfd,
-	struct bsh_error *err);
+int bsh_command_start(
+	const struct bsh_command *command, const struct bsh_place *place, int *ret_pidfd, struct bsh_error *err);
 /*
  * Waits for its end. When it failed, the errors in its log become the message: what says
  * which command. Kills it and gives -ETIMEDOUT when it takes longer than timeout_ms.

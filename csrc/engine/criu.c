@@ -154,7 +154,7 @@ static int rendezvous_init(struct rendezvous *meet, const char *dir, struct bsh_
 /* Waits until the dump is complete; false: it ended without asking. */
 static bool rendezvous_dumped(const struct rendezvous *meet, int pidfd)
 {
-	struct pollfd events[] = { { .fd = meet->dumped, .events = POLLIN }, { .fd = pidfd, .events = POLLIN } };
+	struct pollfd events[] = {{.fd = meet->dumped, .events = POLLIN}, {.fd = pidfd, .events = POLLIN}};
 
 	while (poll(events, 2, -1) < 0 && errno == EINTR)
 		;
@@ -166,7 +166,7 @@ static int record_unnamed(const struct criu_state *state, const struct bsh_sourc
 {
 	struct rendezvous meet;
 	auto_close int pidfd = -1;
-	struct bsh_error files_err = { 0 };
+	struct bsh_error files_err = {0};
 	auto_free char *log = bsh_format("%s/dump.log", state->dir);
 	int rc, files_rc = 0;
 
@@ -197,7 +197,7 @@ static int record_named(const struct criu_state *state, const struct bsh_source 
 	struct bsh_trace *trace, struct bsh_error *err)
 {
 	auto_free char *log = bsh_format("%s/dump.log", state->dir);
-	struct bsh_error files_err = { 0 };
+	struct bsh_error files_err = {0};
 	auto_close int pidfd = -1;
 	int rc, files_rc, phase;
 
@@ -232,7 +232,8 @@ static int criu_record(void *opaque, const struct bsh_source *src, struct bsh_tr
 	if (rc < 0)
 		return rc;
 	phase = bsh_trace_begin(trace, "dump");
-	rc = unnamed ? record_unnamed(state, src, &command, trace, err) : record_named(state, src, &command, trace, err);
+	rc = unnamed ? record_unnamed(state, src, &command, trace, err)
+		     : record_named(state, src, &command, trace, err);
 	bsh_trace_end(trace, phase);
 	return rc;
 }
@@ -296,8 +297,8 @@ static int run_restore(const struct criu_state *state, const struct bsh_place *p
 	return rc;
 }
 
-static int criu_branch(void *opaque, const struct bsh_place *place, struct bsh_trace *trace, struct bsh_carried *carried,
-	pid_t *ret_pid, struct bsh_error *err)
+static int criu_branch(void *opaque, const struct bsh_place *place, struct bsh_trace *trace,
+	struct bsh_carried *carried, pid_t *ret_pid, struct bsh_error *err)
 {
 	struct criu_state *state = opaque;
 	auto_free char *log_name = bsh_format("restore-%s.log", place->id);

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/api.h"
+
 /* The first one is the default. */
 static const struct bsh_engine *const engines[] = {
 	&bsh_engine_criu,
@@ -27,4 +29,9 @@ int bsh_engine_find(const char *name, const struct bsh_engine **ret_engine, stru
 		used += (size_t)snprintf(known + used, sizeof(known) - used, "%s%s", i ? ", " : "", engines[i]->name);
 	}
 	return bsh_fail(err, EINVAL, "no engine \"%s\"; there are: %s", name, known);
+}
+
+const char *bsh_engine_name(unsigned int index)
+{
+	return index < sizeof(engines) / sizeof(*engines) ? engines[index]->name : NULL;
 }

@@ -21,12 +21,12 @@ struct bsh_trace;
 /* Where the source is. Descriptors stay the caller's. */
 struct bsh_source {
 	const char *id;
-	pid_t pid;              /* init, as the host sees it */
-	const char *freezer;    /* its freezer cgroup's directory */
-	const pid_t *pids;      /* its processes; complete once it is frozen */
+	pid_t pid;	     /* init, as the host sees it */
+	const char *freezer; /* its freezer cgroup's directory */
+	const pid_t *pids;   /* its processes; complete once it is frozen */
 	size_t n_pids;
 	int netns_fd;
-	void *parent;           /* engine state of the snapshot it was branched from, same engine; or NULL */
+	void *parent; /* engine state of the snapshot it was branched from, same engine; or NULL */
 	/*
 	 * Copies the files that the frozen source has changed. record calls it from its own
 	 * thread, once its own work is under way elsewhere; a second time if that work made
@@ -45,10 +45,10 @@ struct bsh_carried {
 /* Where a branch shall come to life. Descriptors stay the caller's. */
 struct bsh_place {
 	const char *id;
-	int mntns_fd;           /* mount namespace with the overlay mounted at root */
-	const char *root;       /* path of the overlay root inside that namespace */
-	int netns_fd;           /* network namespace with loopback up */
-	const int *cgroup_fds;  /* cgroup.procs files to enter, opened for writing */
+	int mntns_fd;	       /* mount namespace with the overlay mounted at root */
+	const char *root;      /* path of the overlay root inside that namespace */
+	int netns_fd;	       /* network namespace with loopback up */
+	const int *cgroup_fds; /* cgroup.procs files to enter, opened for writing */
 	unsigned int n_cgroups;
 };
 
@@ -57,13 +57,13 @@ struct bsh_engine {
 	/* 0 if it can work here; else -errno and why. */
 	int (*probe)(const char *criu, struct bsh_error *err);
 	int (*prepare)(const struct bsh_source *src, const char *criu, const char *dir, struct bsh_trace *trace,
-		       void **ret_state, struct bsh_error *err);
+		void **ret_state, struct bsh_error *err);
 	int (*record)(void *state, const struct bsh_source *src, struct bsh_trace *trace, struct bsh_carried *carried,
-		      struct bsh_error *err);
+		struct bsh_error *err);
 	int (*finish)(void *state, struct bsh_trace *trace, struct bsh_carried *carried, struct bsh_error *err);
 	/* Several threads may branch from one state at once. */
 	int (*branch)(void *state, const struct bsh_place *place, struct bsh_trace *trace, struct bsh_carried *carried,
-		      pid_t *ret_pid, struct bsh_error *err);
+		pid_t *ret_pid, struct bsh_error *err);
 	/*
 	 * Also after a failed record; takes NULL. Called once the snapshot is given up and the last of its
 	 * branches has ended (they name it as parent); dir may be gone by then.

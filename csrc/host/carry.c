@@ -23,31 +23,31 @@
 #define MAJOR_PTS_FIRST 136
 #define MAJOR_PTS_LAST 143
 
-static const char *const namespaces[] = { "pid", "pid_for_children", "user", "mnt", "net", "ipc", "uts", "time" };
+static const char *const namespaces[] = {"pid", "pid_for_children", "user", "mnt", "net", "ipc", "uts", "time"};
 #define N_NAMESPACES (sizeof(namespaces) / sizeof(*namespaces))
 
 struct check {
 	pid_t init_pid;
 	const pid_t *pids;
 	size_t n_pids;
-	unsigned int depth;              /* of init's pid namespace */
+	unsigned int depth; /* of init's pid namespace */
 	char init_ns[N_NAMESPACES][64];
-	int *mounts;                     /* ids of the workspace's mounts */
+	int *mounts; /* ids of the workspace's mounts */
 	size_t n_mounts;
-	struct bsh_ends *ends;           /* pipes and sockets met */
+	struct bsh_ends *ends;		     /* pipes and sockets met */
 	const struct bsh_proc_stat *process; /* the one being looked at */
 	const struct bsh_proc_status *status;
 };
 
-static int refuse(const struct check *check, int code, int fd, const char *what, const char *advice,
-	struct bsh_error *err)
+static int refuse(
+	const struct check *check, int code, int fd, const char *what, const char *advice, struct bsh_error *err)
 {
 	char where[24] = "";
 
 	if (fd >= 0)
 		snprintf(where, sizeof(where), " fd %d", fd);
-	return bsh_fail(err, code, "process %s, pid %d (%d inside)%s: %s; %s", check->process->comm, check->process->pid,
-		check->status->inner_pid, where, what, advice);
+	return bsh_fail(err, code, "process %s, pid %d (%d inside)%s: %s; %s", check->process->comm,
+		check->process->pid, check->status->inner_pid, where, what, advice);
 }
 
 /* ---- namespaces, tracing, parents ------------------------------------------ */
@@ -139,7 +139,13 @@ static long descriptor_info(const struct bsh_open_file *file, const char *key, i
 }
 
 static const char *const carried_anonymous[] = {
-	"[eventfd]", "[eventpoll]", "[signalfd]", "[timerfd]", "inotify", "[fanotify]", "[pidfd]",
+	"[eventfd]",
+	"[eventpoll]",
+	"[signalfd]",
+	"[timerfd]",
+	"inotify",
+	"[fanotify]",
+	"[pidfd]",
 };
 
 static int check_anonymous(const struct check *check, const struct bsh_open_file *file, struct bsh_error *err)
@@ -170,10 +176,15 @@ static int check_pipe(const struct check *check, const struct bsh_open_file *fil
 	return 0;
 }
 
-static int check_device(const struct check *check, const struct bsh_open_file *file, dev_t device, struct bsh_error *err)
+static int check_device(
+	const struct check *check, const struct bsh_open_file *file, dev_t device, struct bsh_error *err)
 {
 	unsigned int number = major(device);
 	char what[160];
+
+	if (device == makedev(MAJOR_TTY, 0))
+		return refuse(check, EOPNOTSUPP, file->fd, "/dev/tty cannot be carried",
+			"open the terminal by its own name (/dev/pts/N), or end the program", err);
 
 	if (number == MAJOR_MEM || number == MAJOR_TTY || (number >= MAJOR_PTS_FIRST && number <= MAJOR_PTS_LAST))
 		return 0;
@@ -274,6 +285,24 @@ static int read_mounts(struct check *check, struct bsh_error *err)
 	return 0;
 }
 
+/* A message queue stays when no process has it open. */
+static int check_queues(const struct check *check, struct bsh_error *err)
+{
+	auto_free char *path = bsh_format("/proc/%d/root/dev/mqueue", check->init_pid);
+	auto_strv char **queues = NULL;
+	struct statfs fs;
+	int rc;
+
+	if (statfs(path, &fs) < 0 || fs.f_type != MQUEUE_MAGIC)
+		return 0;
+	rc = bsh_list_dir(AT_FDCWD, path, &queues, err);
+	if (rc < 0 || !queues[0])
+		return rc;
+	return bsh_fail(err, EOPNOTSUPP,
+		"POSIX message queue /%s cannot be carried; remove it before the fork (rm /dev/mqueue/%s)", queues[0],
+		queues[0]);
+}
+
 static int check_all(struct check *check, struct bsh_error *err)
 {
 	struct bsh_proc_status status;
@@ -292,12 +321,13 @@ static int check_all(struct check *check, struct bsh_error *err)
 		if (rc < 0)
 			return rc;
 	}
-	return bsh_ends_check(check->ends, check->pids, check->n_pids, err);
+	rc = check_queues(check, err);
+	return rc < 0 ? rc : bsh_ends_check(check->ends, check->pids, check->n_pids, err);
 }
 
 int bsh_carry_check(pid_t init_pid, const pid_t *pids, size_t n_pids, struct bsh_error *err)
 {
-	struct check check = { .init_pid = init_pid, .pids = pids, .n_pids = n_pids };
+	struct check check = {.init_pid = init_pid, .pids = pids, .n_pids = n_pids};
 	int rc;
 
 	check.ends = bsh_ends_new(init_pid);

@@ -18,8 +18,11 @@
  * of another mount they would name inodes that are not there.
  */
 static const char *const private_attributes[] = {
-	"trusted.overlay.origin", "trusted.overlay.nlink", "trusted.overlay.impure",
-	"trusted.overlay.upper",  "trusted.overlay.uuid",
+	"trusted.overlay.origin",
+	"trusted.overlay.nlink",
+	"trusted.overlay.impure",
+	"trusted.overlay.upper",
+	"trusted.overlay.uuid",
 };
 
 static int is_private_attribute(const char *name)
@@ -86,7 +89,7 @@ static int copy_attributes(int from_dir, int to_dir, const char *name, struct bs
 
 int bsh_copy_metadata(int from_dir, int to_dir, const char *name, const struct stat *st, struct bsh_error *err)
 {
-	const struct timespec times[2] = { st->st_atim, st->st_mtim };
+	const struct timespec times[2] = {st->st_atim, st->st_mtim};
 	int rc;
 
 	if (fchownat(to_dir, name, st->st_uid, st->st_gid, AT_SYMLINK_NOFOLLOW) < 0)

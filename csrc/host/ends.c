@@ -35,7 +35,7 @@ struct bsh_ends {
 	struct missing {
 		unsigned long inode;
 		const struct end *seen_from;
-	} *missing;
+	} * missing;
 	size_t n_missing;
 };
 
@@ -106,7 +106,7 @@ static int compare_ends(const void *a, const void *b)
 
 static const struct end *find_end(const struct bsh_ends *ends, unsigned long inode)
 {
-	struct end key = { .inode = inode };
+	struct end key = {.inode = inode};
 
 	return ends->n ? bsearch(&key, ends->list, ends->n, sizeof(key), compare_ends) : NULL;
 }
@@ -152,7 +152,7 @@ static int check_outsider(void *context, const struct bsh_open_file *file, struc
 {
 	const struct outside *outside = context;
 	unsigned long inode = bsh_link_inode(file->link, "pipe");
-	struct bsh_proc_stat stat = { .comm = "?" };
+	struct bsh_proc_stat stat = {.comm = "?"};
 	char what[192];
 
 	if (!inode)
@@ -184,7 +184,7 @@ static int search_outside(const struct bsh_ends *ends, const pid_t *pids, size_t
 	if (!dir)
 		return bsh_fail(err, errno, "open /proc");
 	while ((item = readdir(dir))) {
-		struct outside outside = { .ends = ends, .pid = atoi(item->d_name) };
+		struct outside outside = {.ends = ends, .pid = atoi(item->d_name)};
 		int rc;
 
 		if (outside.pid <= 0 || is_member(pids, n_pids, outside.pid))
@@ -283,7 +283,7 @@ static int check_networks(const struct bsh_ends *ends, struct bsh_error *err)
 		last = end->inode;
 		netns = socket_namespace(end);
 		if (netns && netns != own.st_ino)
-			return refuse(end, EOPNOTSUPP, "the socket belongs to a network outside of the workspace",
+			return refuse(end, EOPNOTSUPP, "the socket is a connection from outside of the workspace, or of another network",
 				"close it before the fork", err);
 	}
 	return 0;

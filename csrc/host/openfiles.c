@@ -17,7 +17,7 @@ static bool is_gone(int code)
 
 int bsh_open_files_visit_if_alive(pid_t pid, bsh_open_file_visitor visit, void *context, struct bsh_error *err)
 {
-	struct bsh_open_file file = { .pid = pid };
+	struct bsh_open_file file = {.pid = pid};
 	auto_closedir DIR *dir = NULL;
 	struct dirent *item;
 	char path[64];

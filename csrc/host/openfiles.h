@@ -11,9 +11,9 @@ struct bsh_error;
 struct bsh_open_file {
 	pid_t pid;
 	int fd;
-	int dir_fd;           /* /proc/PID/fd */
-	char name[12];        /* the descriptor's name in it */
-	char link[PATH_MAX];  /* "/path", "pipe:[12]", "anon_inode:[eventfd]" */
+	int dir_fd;	     /* /proc/PID/fd */
+	char name[12];	     /* the descriptor's name in it */
+	char link[PATH_MAX]; /* "/path", "pipe:[12]", "anon_inode:[eventfd]" */
 };
 
 /* A visitor's value other than 0 ends the visit and is returned. */

@@ -36,7 +36,7 @@ static void *open_diag(void *context)
 
 static int open_diag_in(pid_t pid, struct bsh_error *err)
 {
-	struct opening opening = { .netns_fd = -1, .socket = -1 };
+	struct opening opening = {.netns_fd = -1, .socket = -1};
 	pthread_t thread;
 	char path[64];
 	int rc;
@@ -105,16 +105,18 @@ int bsh_unix_peers_visit(pid_t pid, bsh_unix_peer_visitor visit, void *context, 
 		struct nlmsghdr header;
 		struct unix_diag_req request;
 	} ask = {
-		.header = {
-			.nlmsg_len = sizeof(ask),
-			.nlmsg_type = SOCK_DIAG_BY_FAMILY,
-			.nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP,
-		},
-		.request = {
-			.sdiag_family = AF_UNIX,
-			.udiag_states = ~0U,
-			.udiag_show = UDIAG_SHOW_PEER | UDIAG_SHOW_ICONS,
-		},
+		.header =
+			{
+				.nlmsg_len = sizeof(ask),
+				.nlmsg_type = SOCK_DIAG_BY_FAMILY,
+				.nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP,
+			},
+		.request =
+			{
+				.sdiag_family = AF_UNIX,
+				.udiag_states = ~0U,
+				.udiag_show = UDIAG_SHOW_PEER | UDIAG_SHOW_ICONS,
+			},
 	};
 	int diag = open_diag_in(pid, err), rc;
 	auto_close int owned = diag;

@@ -137,6 +137,9 @@ const char *bsh_snapshot_engine(const struct bsh_snapshot *snap);
 int bsh_snapshot_drop(struct bsh_snapshot *snap, struct bsh_error *err);
 void bsh_snapshot_free(struct bsh_snapshot *snap); /* drops it first */
 
+/* Names of the engines, the default first; NULL past the last. */
+const char *bsh_engine_name(unsigned int index);
+
 /* ---- for tests -------------------------------------------------------- */
 
 /* Names of the points where an operation can be made to fail; NULL past the last. */

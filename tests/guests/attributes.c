@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What hangs on a process: name, limits, nice value, processors, umask, subreaper, death signal, scheduling, personality. */
+/* What hangs on a process: name, limits, nice value, processors, umask, subreaper, death signal, scheduling,
+ * personality. */
 #include <sched.h>
 #include <sys/personality.h>
 #include <sys/prctl.h>
@@ -11,7 +12,7 @@ static cpu_set_t processors;
 
 void guest_setup(void)
 {
-	struct rlimit files = { 777, 888 }, core = { 0, 4096 };
+	struct rlimit files = {777, 888}, core = {0, 4096};
 
 	CHECK(setrlimit(RLIMIT_NOFILE, &files) == 0 && setrlimit(RLIMIT_CORE, &core) == 0);
 	CHECK(prctl(PR_SET_CHILD_SUBREAPER, 1) == 0 && prctl(PR_SET_PDEATHSIG, SIGUSR1) == 0);

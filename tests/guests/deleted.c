@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Open files without a name: unlinked, unlinked with another link left, replaced by rename, never named, a removed directory. */
+/* Open files without a name: unlinked, unlinked with another link left, replaced by rename, never named, a removed
+ * directory. */
 #include "guest.h"
 
 static int unlinked, other, replaced, unnamed, directory, lower;
@@ -73,7 +74,8 @@ void guest_check(const char *tag)
 	check(fd, tag, 1);
 	close(fd);
 	CHECK(stat("/guest-replaced", &st) == 0 && st.st_size == 0);
-	CHECK(access("/guest-unlinked", F_OK) < 0 && access("/guest-first", F_OK) < 0 && access("/guest-gone", F_OK) < 0);
+	CHECK(access("/guest-unlinked", F_OK) < 0 && access("/guest-first", F_OK) < 0 &&
+		access("/guest-gone", F_OK) < 0);
 	CHECK(pread(lower, have, sizeof(have) - 1, 0) > 0 && !strncmp(have, "lower", 5));
 	CHECK(access("/guest/lower-deleted", F_OK) < 0);
 }

@@ -11,7 +11,7 @@ static int counter, signals, timer, inner, outer;
 
 static void watch(int set, int fd)
 {
-	struct epoll_event event = { .events = EPOLLIN, .data = { .fd = fd } };
+	struct epoll_event event = {.events = EPOLLIN, .data = {.fd = fd}};
 
 	CHECK(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0);
 }
@@ -36,11 +36,11 @@ void guest_setup(void)
 
 void guest_put(const char *tag)
 {
-	struct itimerspec once = { .it_value = { .tv_nsec = 1000000 } }, now;
+	struct itimerspec once = {.it_value = {.tv_nsec = 1000000}}, now;
 	uint64_t value = (uint64_t)tag[0];
 
 	CHECK(write(counter, &value, 8) == 8);
-	CHECK(sigqueue(getpid(), SIGUSR1, (union sigval){ .sival_int = tag[0] }) == 0);
+	CHECK(sigqueue(getpid(), SIGUSR1, (union sigval){.sival_int = tag[0]}) == 0);
 	/* Expired, not read: the expiry must be there afterwards. */
 	CHECK(timerfd_settime(timer, 0, &once, NULL) == 0);
 	do

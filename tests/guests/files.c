@@ -38,7 +38,8 @@ void guest_check(const char *tag)
 	CHECK(lseek(append, 0, SEEK_SET) == 0);
 	guest_write_tag(append, "+");
 	memset(have, 0, sizeof(have));
-	CHECK(pread(append, have, sizeof(have) - 1, 0) == length + 1 && have[length] == '+' && !strncmp(have, tag, (size_t)length));
+	CHECK(pread(append, have, sizeof(have) - 1, 0) == length + 1 && have[length] == '+' &&
+		!strncmp(have, tag, (size_t)length));
 	CHECK(fcntl(fd, F_GETFD) == FD_CLOEXEC && fcntl(copy, F_GETFD) == 0);
 	CHECK((fcntl(fd, F_GETFL) & O_NONBLOCK) && (fcntl(append, F_GETFL) & O_APPEND));
 	CHECK(fstat(fd, &st) == 0 && (st.st_mode & 07777) == 0640 && st.st_nlink == 1);

@@ -39,7 +39,8 @@ static inline void guest_say(const char *fifo, const char *text)
 	close(fd);
 }
 
-__attribute__((format(printf, 3, 4), noreturn)) static inline void guest_fail(const char *file, int line, const char *fmt, ...)
+__attribute__((format(printf, 3, 4), noreturn)) static inline void guest_fail(
+	const char *file, int line, const char *fmt, ...)
 {
 	char what[256], text[512];
 	va_list args;
@@ -53,16 +54,16 @@ __attribute__((format(printf, 3, 4), noreturn)) static inline void guest_fail(co
 }
 
 #define FAIL(...) guest_fail(__FILE__, __LINE__, __VA_ARGS__)
-#define CHECK(condition)                          \
-	do {                                      \
-		errno = 0;                        \
-		if (!(condition))                 \
-			FAIL("%s", #condition);   \
+#define CHECK(condition)                                                                                               \
+	do {                                                                                                           \
+		errno = 0;                                                                                             \
+		if (!(condition))                                                                                      \
+			FAIL("%s", #condition);                                                                        \
 	} while (0)
-#define CHECK_TAG(have, tag)                                              \
-	do {                                                              \
-		if (strcmp(have, tag))                                    \
-			FAIL("found \"%s\", expected \"%s\"", have, tag); \
+#define CHECK_TAG(have, tag)                                                                                           \
+	do {                                                                                                           \
+		if (strcmp(have, tag))                                                                                 \
+			FAIL("found \"%s\", expected \"%s\"", have, tag);                                              \
 	} while (0)
 
 static inline void guest_read_tag(int fd, char tag[TAG_SIZE])

@@ -9,7 +9,7 @@ static int ask[2], answer[2];
 
 static void serve(void)
 {
-	const gid_t groups[] = { 2001, 2002 };
+	const gid_t groups[] = {2001, 2002};
 	gid_t have[4];
 	char tag[TAG_SIZE];
 

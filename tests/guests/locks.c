@@ -8,7 +8,7 @@ static int flocked, posix, description;
 
 static struct flock whole(int type)
 {
-	return (struct flock){ .l_type = (short)type, .l_whence = SEEK_SET, .l_start = 10, .l_len = 20 };
+	return (struct flock){.l_type = (short)type, .l_whence = SEEK_SET, .l_start = 10, .l_len = 20};
 }
 
 void guest_setup(void)

@@ -12,26 +12,24 @@ static char name[64];
 static void child(int slave)
 {
 	char line[TAG_SIZE];
-	int tty;
 
 	setsid();
 	if (ioctl(slave, TIOCSCTTY, 0) < 0 || tcsetpgrp(slave, getpid()) < 0)
 		_exit(1);
 	close(master);
-	tty = open("/dev/tty", O_RDWR);
 	for (;;) {
-		ssize_t n = read(tty, line, sizeof(line) - 1);
+		ssize_t n = read(slave, line, sizeof(line) - 1);
 
 		if (n <= 0)
 			_exit(2);
 		line[n] = 0;
-		dprintf(tty, "%d:%s", tcgetpgrp(tty) == getpid(), line);
+		dprintf(slave, "%d:%s", tcgetpgrp(slave) == getpid(), line);
 	}
 }
 
 void guest_setup(void)
 {
-	struct winsize size = { .ws_row = 33, .ws_col = 101 };
+	struct winsize size = {.ws_row = 33, .ws_col = 101};
 	struct termios settings;
 	int slave;
 

@@ -5,7 +5,7 @@
 #define SIZE (1UL << 40)
 
 static char *base;
-static const unsigned long at[] = { 4096, 1UL << 30, SIZE / 2, SIZE - 4096 };
+static const unsigned long at[] = {4096, 1UL << 30, SIZE / 2, SIZE - 4096};
 
 void guest_setup(void)
 {

@@ -7,7 +7,7 @@
 static struct shared {
 	pthread_mutex_t mutex;
 	int locked;
-} *shared;
+} * shared;
 static pid_t owner;
 
 void guest_setup(void)

@@ -17,7 +17,7 @@ static void serve(void)
 		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | 77),
 		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
 	};
-	struct sock_fprog program = { .len = 4, .filter = code };
+	struct sock_fprog program = {.len = 4, .filter = code};
 	char byte;
 
 	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) < 0)

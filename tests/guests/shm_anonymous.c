@@ -7,7 +7,7 @@
 static struct shared {
 	sem_t asked, answered;
 	char tag[TAG_SIZE], seen[TAG_SIZE];
-} *shared;
+} * shared;
 
 void guest_setup(void)
 {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shared memory with a descriptor: memfd (sealed), POSIX (/dev/shm), a mapped file; each written by mapping, read by file. */
+/* Shared memory with a descriptor: memfd (sealed), POSIX (/dev/shm), a mapped file; each written by mapping, read by
+ * file. */
 #include "guest.h"
 
-static const char *const names[3] = { "memfd", "posix", "file" };
+static const char *const names[3] = {"memfd", "posix", "file"};
 static int fds[3];
 static char *maps[3];
 

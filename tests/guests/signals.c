@@ -23,7 +23,7 @@ static void handler(int signal, siginfo_t *info, void *context)
 
 static void *run(void *argument)
 {
-	const struct timespec now = { 0 };
+	const struct timespec now = {0};
 	siginfo_t info;
 	sigset_t set;
 
@@ -41,8 +41,8 @@ static void *run(void *argument)
 
 void guest_setup(void)
 {
-	struct sigaction action = { .sa_sigaction = handler, .sa_flags = SA_SIGINFO | SA_ONSTACK };
-	stack_t stack = { .ss_sp = alternate, .ss_size = sizeof(alternate) };
+	struct sigaction action = {.sa_sigaction = handler, .sa_flags = SA_SIGINFO | SA_ONSTACK};
+	stack_t stack = {.ss_sp = alternate, .ss_size = sizeof(alternate)};
 	sigset_t set;
 
 	CHECK(sigaltstack(&stack, NULL) == 0 && sigaction(SIGRTMIN + 1, &action, NULL) == 0);
@@ -58,8 +58,8 @@ void guest_setup(void)
 
 void guest_put(const char *tag)
 {
-	CHECK(sigqueue(getpid(), SIGRTMIN + 1, (union sigval){ .sival_int = tag[0] }) == 0);
-	CHECK(pthread_sigqueue(thread, SIGRTMIN + 2, (union sigval){ .sival_int = tag[0] + 1 }) == 0);
+	CHECK(sigqueue(getpid(), SIGRTMIN + 1, (union sigval){.sival_int = tag[0]}) == 0);
+	CHECK(pthread_sigqueue(thread, SIGRTMIN + 2, (union sigval){.sival_int = tag[0] + 1}) == 0);
 }
 
 void guest_check(const char *tag)

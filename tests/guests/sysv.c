@@ -26,7 +26,7 @@ void guest_setup(void)
 
 void guest_put(const char *tag)
 {
-	struct message message = { .type = 7 };
+	struct message message = {.type = 7};
 
 	strcpy(memory, tag);
 	CHECK(semctl(sem, 1, SETVAL, tag[0]) == 0);

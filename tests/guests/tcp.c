@@ -39,9 +39,11 @@ void guest_setup(void)
 	struct sockaddr_in *four = (struct sockaddr_in *)&families[0].address;
 	struct sockaddr_in6 *six = (struct sockaddr_in6 *)&families[1].address;
 
-	*four = (struct sockaddr_in){ .sin_family = AF_INET, .sin_port = htons(7001), .sin_addr = { htonl(INADDR_LOOPBACK) } };
+	*four = (struct sockaddr_in){
+		.sin_family = AF_INET, .sin_port = htons(7001), .sin_addr = {htonl(INADDR_LOOPBACK)}};
 	families[0].length = sizeof(*four);
-	*six = (struct sockaddr_in6){ .sin6_family = AF_INET6, .sin6_port = htons(7002), .sin6_addr = IN6ADDR_LOOPBACK_INIT };
+	*six = (struct sockaddr_in6){
+		.sin6_family = AF_INET6, .sin6_port = htons(7002), .sin6_addr = IN6ADDR_LOOPBACK_INIT};
 	families[1].length = sizeof(*six);
 	open_family(0);
 	open_family(1);

@@ -12,9 +12,9 @@ static struct timespec last;
 
 void guest_setup(void)
 {
-	struct sigevent event = { .sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGUSR2 };
-	struct itimerval interval = { .it_interval = { 3000, 0 }, .it_value = { 3000, 0 } };
-	struct itimerspec hours = { .it_interval = { 7200, 0 }, .it_value = { 7200, 0 } };
+	struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGUSR2};
+	struct itimerval interval = {.it_interval = {3000, 0}, .it_value = {3000, 0}};
+	struct itimerspec hours = {.it_interval = {7200, 0}, .it_value = {7200, 0}};
 	sigset_t set;
 
 	sigemptyset(&set);
@@ -29,7 +29,7 @@ void guest_setup(void)
 
 void guest_put(const char *tag)
 {
-	struct itimerspec once = { .it_value = { .tv_nsec = 50000000 } };
+	struct itimerspec once = {.it_value = {.tv_nsec = 50000000}};
 
 	(void)tag;
 	CHECK(timer_settime(posix_timer, 0, &once, NULL) == 0);
@@ -37,7 +37,7 @@ void guest_put(const char *tag)
 
 void guest_check(const char *tag)
 {
-	const struct timespec limit = { .tv_sec = 20 };
+	const struct timespec limit = {.tv_sec = 20};
 	struct itimerval interval;
 	struct itimerspec hours;
 	struct timespec now;

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* UDP sockets, bound and connected; messages flow after the fork. What is queued in them at the fork is lost, as on a network. */
+/* UDP sockets, bound and connected; messages flow after the fork. What is queued in them at the fork is lost, as on a
+ * network. */
 #include <arpa/inet.h>
 #include <sys/socket.h>
 
 #include "guest.h"
 
-static const struct sockaddr_in address = { .sin_family = AF_INET, .sin_addr = { 0x0100007f }, .sin_port = 0x5b1b };
+static const struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr = {0x0100007f}, .sin_port = 0x5b1b};
 static int receiver, sender;
 
 void guest_setup(void)

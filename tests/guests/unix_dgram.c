@@ -5,7 +5,7 @@
 
 #include "guest.h"
 
-static const struct sockaddr_un address = { .sun_family = AF_UNIX, .sun_path = "/guest-dgram" };
+static const struct sockaddr_un address = {.sun_family = AF_UNIX, .sun_path = "/guest-dgram"};
 static int receiver, loose, tied;
 
 void guest_setup(void)

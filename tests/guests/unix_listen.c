@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Listening Unix sockets, by path and abstract, each with an accepted connection; new clients connect after the fork. */
+/* Listening Unix sockets, by path and abstract, each with an accepted connection; new clients connect after the fork.
+ */
 #include <stddef.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -18,7 +19,8 @@ static void open_kind(int i, int type, const char *name, int abstract)
 
 	address->sun_family = AF_UNIX;
 	strcpy(address->sun_path + abstract, name);
-	kinds[i].length = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + (size_t)abstract + strlen(name) + !abstract);
+	kinds[i].length =
+		(socklen_t)(offsetof(struct sockaddr_un, sun_path) + (size_t)abstract + strlen(name) + !abstract);
 	kinds[i].listener = socket(AF_UNIX, type, 0);
 	kinds[i].client = socket(AF_UNIX, type, 0);
 	CHECK(bind(kinds[i].listener, (struct sockaddr *)address, kinds[i].length) == 0);

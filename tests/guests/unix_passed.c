@@ -13,9 +13,10 @@ void guest_setup(void)
 
 void guest_put(const char *tag)
 {
-	char control[CMSG_SPACE(sizeof(int))] = { 0 }, byte = 'x';
-	struct iovec io = { &byte, 1 };
-	struct msghdr message = { .msg_iov = &io, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof(control) };
+	char control[CMSG_SPACE(sizeof(int))] = {0}, byte = 'x';
+	struct iovec io = {&byte, 1};
+	struct msghdr message = {
+		.msg_iov = &io, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof(control)};
 	struct cmsghdr *header = CMSG_FIRSTHDR(&message);
 	int fd = open("/guest-passed", O_RDWR | O_CREAT | O_TRUNC, 0600);
 
@@ -32,9 +33,10 @@ void guest_put(const char *tag)
 
 void guest_check(const char *tag)
 {
-	char control[CMSG_SPACE(sizeof(int))] = { 0 }, byte, have[TAG_SIZE];
-	struct iovec io = { &byte, 1 };
-	struct msghdr message = { .msg_iov = &io, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof(control) };
+	char control[CMSG_SPACE(sizeof(int))] = {0}, byte, have[TAG_SIZE];
+	struct iovec io = {&byte, 1};
+	struct msghdr message = {
+		.msg_iov = &io, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof(control)};
 	int fd;
 
 	CHECK(recvmsg(pair[1], &message, 0) == 1 && CMSG_FIRSTHDR(&message));

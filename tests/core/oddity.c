@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Holds one thing that cannot be carried, in a process of the workspace's own; prints its pid. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <mqueue.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+static int hold_backlog(void)
+{
+	struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+	socklen_t length = sizeof(address);
+	int listener = socket(AF_INET, SOCK_STREAM, 0), client = socket(AF_INET, SOCK_STREAM, 0);
+
+	return bind(listener, (struct sockaddr *)&address, length) || listen(listener, 4) ||
+	       getsockname(listener, (struct sockaddr *)&address, &length) ||
+	       connect(client, (struct sockaddr *)&address, length);
+}
+
+static int listener;
+
+static int hold_listener(void)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX, .sun_path = "/tmp/listen"};
+
+	listener = socket(AF_UNIX, SOCK_STREAM, 0);
+	return bind(listener, (struct sockaddr *)&address, sizeof(address)) || listen(listener, 4);
+}
+
+static int hold_tty(void)
+{
+	int master = posix_openpt(O_RDWR | O_NOCTTY), slave;
+
+	if (master < 0 || grantpt(master) || unlockpt(master))
+		return 1;
+	slave = open(ptsname(master), O_RDWR);
+	return slave < 0 || open("/dev/tty", O_RDWR) < 0;
+}
+
+static int make(const char *what)
+{
+	int fds[2];
+
+	if (!strcmp(what, "packet-pipe"))
+		return pipe2(fds, O_DIRECT);
+	if (!strcmp(what, "semaphore-eventfd"))
+		return eventfd(1, EFD_SEMAPHORE) < 0;
+	if (!strcmp(what, "mqueue"))
+		return mq_open("/oddity", O_RDWR | O_CREAT, 0600, NULL) < 0;
+	if (!strcmp(what, "dev-tty"))
+		return hold_tty();
+	if (!strcmp(what, "backlog"))
+		return hold_backlog();
+	if (!strcmp(what, "listen"))
+		return hold_listener();
+	/* The filter answers as an old kernel would, so that programs fall back. */
+	if (!strcmp(what, "io_uring"))
+		return syscall(SYS_io_uring_setup, 1, NULL) == 0 || errno != ENOSYS;
+	return 1;
+}
+
+static void serve(void)
+{
+	for (;;) {
+		int client = listener ? accept(listener, NULL, NULL) : pause();
+
+		if (client >= 0 && write(client, "x", 1) == 1) {
+			char byte;
+
+			while (read(client, &byte, 1) > 0)
+				;
+			close(client);
+		}
+	}
+}
+
+/* The caller's command returns once the child holds the thing, not before. */
+int main(int argc, char **argv)
+{
+	int ready[2];
+	char byte;
+
+	if (argc < 2 || pipe(ready))
+		return 1;
+	if (fork()) {
+		close(ready[1]);
+		return read(ready[0], &byte, 1) != 1;
+	}
+	setsid();
+	if (make(argv[1])) {
+		perror("oddity");
+		return 1;
+	}
+	printf("%d\n", getpid());
+	fflush(stdout);
+	for (int fd = 0; fd < 3; fd++) {
+		close(fd);
+		open("/dev/null", O_RDWR);
+	}
+	if (write(ready[1], "x", 1) != 1)
+		return 1;
+	close(ready[0]);
+	close(ready[1]);
+	serve();
+}

@@ -1,0 +1,338 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Forks of whole workspaces: what stays the same, what diverges, how deep and how wide, and what outlives what."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import guesthouse
+import pytest
+
+from bunshin_gym.errors import CallTimeout, ClosedError
+from bunshin_gym.native import engine_names
+from bunshin_gym.workspace import Core, Workspace
+
+Start = Callable[..., Workspace]
+
+
+@pytest.fixture(params=engine_names())
+def engine(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def sh(workspace: Workspace, script: str) -> str:
+    result = workspace.exec(["sh", "-c", script], timeout_s=60)
+    assert result.exit_code == 0, result
+    return result.stdout.decode().strip()
+
+
+def tree(workspace: Workspace, top: str = "/data") -> dict[str, str]:
+    """Every entry under a directory with all that one can see of it: type, mode, owner, time, links, content."""
+    found = {}
+    root = workspace.root / top.lstrip("/")
+    for path in sorted(root.rglob("*")):
+        st = path.lstat()
+        what = f"{st.st_mode:o} {st.st_uid}:{st.st_gid} {st.st_rdev}"
+        if path.is_symlink():
+            what += f" -> {os.readlink(path)}"
+        elif path.is_file():
+            what += f" {st.st_size} {st.st_mtime_ns} {hashlib.sha256(path.read_bytes()).hexdigest()[:12]}"
+            what += f" {sorted(os.listxattr(path))}"
+        elif path.is_dir():
+            what += f" {st.st_mtime_ns}"
+        found[str(path.relative_to(root))] = what
+    return found
+
+
+# ---- what stays the same ---------------------------------------------------------
+
+
+def test_inner_view_is_the_same_in_every_branch(start: Start, engine: str) -> None:
+    """Process ids, host name, environment and clock are those of the source: nothing inside can tell."""
+    source = start(argv=["sh", "-c", "sleep 1000001 & sleep 1000002 & wait"], hostname="the-one")
+    look = ": look; hostname; ps -o pid,ppid,args | grep -v -e look -e ps -e grep; cat /proc/2/environ | tr '\\0' ' '"
+    sh(source, "until [ $(ps -o args | grep -c '^sleep 100000') = 2 ]; do :; done")
+    before = sh(source, look)
+    with source.snapshot(engine=engine) as snapshot:
+        for branch in snapshot.spawn(4):
+            with branch:
+                assert sh(branch, look) == before
+    assert sh(source, look) == before
+
+
+def test_uptime_and_clocks_go_on(start: Start, engine: str) -> None:
+    source = start()
+    (branch,) = source.fork(1, engine=engine)
+    with branch:
+        here, there = (float(sh(side, "cut -d' ' -f1 /proc/uptime")) for side in (source, branch))
+        assert 0 <= there - here < 60
+
+
+# ---- files ----------------------------------------------------------------------
+
+
+def test_files_of_every_kind_come_over_exactly(start: Start, engine: str) -> None:
+    source = start()
+    sh(
+        source,
+        """
+        mkdir -p /data/dir/sub && cd /data
+        echo plain > plain; chmod 4755 plain; chown 7:8 plain; touch -d '2001-02-03 04:05:06' plain
+        ln plain hard; ln -s plain soft; ln -s /nowhere dangling; mkfifo fifo
+        dd if=/dev/zero of=sparse bs=1 count=1 seek=50000000 2>/dev/null; : > empty
+        echo x > 'name with
+newline'; echo deep > dir/sub/file; chmod 0700 dir; touch -d '2002-02-02' dir/sub dir
+        """,
+    )
+    os.setxattr(source.root / "data" / "plain", "user.note", b"value")
+    before = tree(source)
+    assert len(before) == 11
+    (branch,) = source.fork(1, engine=engine)
+    with branch:
+        assert tree(branch) == before
+        assert os.getxattr(branch.root / "data" / "plain", "user.note") == b"value"
+        assert (branch.root / "data" / "sparse").stat().st_blocks < 100
+        assert sh(branch, "stat -c %i /data/plain") == sh(branch, "stat -c %i /data/hard")
+        sh(branch, "echo more >> /data/hard")
+        assert sh(branch, "cat /data/plain") == "plain\nmore"
+    assert tree(source) == before
+
+
+def test_writes_deletes_and_renames_stay_where_they_happen(start: Start, engine: str) -> None:
+    source = start()
+    sh(source, "mkdir -p /data/d && cd /data && for i in a b c d/e; do echo origin > $i; done")
+    first, second = source.fork(2, engine=engine)
+    with first, second:
+        sh(first, "cd /data && echo first > a && rm b && mv c moved && rm -r d && mkdir d && echo new > d/f")
+        sh(second, "cd /data && rm -r d && echo second > a && echo second > only-second && mv /etc/passwd /etc/other")
+        sh(source, "cd /data && echo source > a && mv b c")
+        assert sh(first, "cd /data && cat a && find . | sort") == "first\n.\n./a\n./d\n./d/f\n./moved"
+        assert sh(second, "cd /data && cat a && find . | sort") == "second\n.\n./a\n./b\n./c\n./only-second"
+        assert sh(source, "cd /data && cat a c && find . | sort") == "source\norigin\n.\n./a\n./c\n./d\n./d/e"
+        assert sh(first, "cat /etc/passwd") == sh(source, "cat /etc/passwd")
+
+
+def test_each_snapshot_of_one_workspace_has_its_own_moment(start: Start, engine: str) -> None:
+    """Layers are deltas on one another: changes, deletions, replacements by another type, and nothing at all."""
+    source = start()
+    steps = [
+        "mkdir -p /data/keep /data/dir/sub; cd /data; echo 1 > a; echo 1 > keep/x; echo 1 > dir/sub/y; ln a b",
+        "cd /data; echo 2 >> a; echo 2 > new",
+        "true",
+        "cd /data; rm new; rm -r dir; echo file > dir; rm b",
+        "cd /data; rm dir; mkdir -p dir/sub; echo again > dir/sub/z; rm -r keep",
+        "cd /data; mkdir keep; ln a c; chmod 600 a; rm -r dir; ln -s keep dir",
+        "cd /data; mv a keep/a; touch -d 2003-03-03 keep; rm c; mkfifo c",
+    ]
+    taken = []
+    for step in steps * 3:
+        sh(source, step if step == steps[0] else f"{step} 2>/dev/null; true")
+        taken.append((tree(source), source.snapshot(engine=engine)))
+    for number, (expected, snapshot) in enumerate(taken):
+        with snapshot, snapshot.branch() as branch:
+            assert tree(branch) == expected, f"snapshot {number}"
+
+
+def test_later_snapshot_copies_only_what_changed(start: Start, engine: str) -> None:
+    source = start()
+    sh(source, "mkdir /data && dd if=/dev/urandom of=/data/large bs=1M count=64 2>/dev/null && sleep 0.1")
+    with source.snapshot(engine=engine) as first:
+        assert first.stats.layer_bytes >= 64 << 20
+        sh(source, "echo small > /data/small")
+        with source.snapshot(engine=engine) as second:
+            assert second.stats.layer_bytes < 1 << 20
+            with second.branch() as branch:
+                assert sh(branch, "sha256sum < /data/large; cat /data/small") == sh(
+                    source, "sha256sum < /data/large; cat /data/small"
+                )
+
+
+def test_file_changed_only_through_a_shared_mapping_is_copied_again(start: Start, rootfs: Path, engine: str) -> None:
+    """Such writes leave file times as they are."""
+    source = start(argv=[guesthouse.build(rootfs, "shm_named")])
+    guesthouse.wait_ready(source)
+    for number in range(3):
+        assert guesthouse.tell(source, f"tag-{number}") == "ok"
+        with source.snapshot(engine=engine) as snapshot, snapshot.branch() as branch:
+            content = (branch.root / "guest-mapped").read_bytes()
+            assert content[5000:].startswith(f"tag-{number}".encode())
+
+
+def test_all_names_of_a_changed_lower_file_follow(start: Start, rootfs: Path, engine: str) -> None:
+    """A file with several names in the image, changed through one of them, deleted by another."""
+    links = rootfs / "links"
+    links.mkdir(exist_ok=True)
+    if not (links / "a").exists():
+        (links / "a").write_text("image\n")
+        (links / "sub").mkdir()
+        os.link(links / "a", links / "sub" / "b")
+        os.link(links / "a", links / "c")
+    source = start()
+    sh(source, "echo changed > /links/a; rm /links/c")
+    look = "cd /links; cat a sub/b; stat -c %h a; [ a -ef sub/b ] && echo same; ls"
+    before = sh(source, look)
+    (branch,) = source.fork(1, engine=engine)
+    with branch:
+        assert sh(branch, look) == before
+        sh(branch, "echo more >> /links/sub/b")
+        (grandchild,) = branch.fork(1, engine=engine)
+        with grandchild:
+            assert sh(grandchild, look) == sh(branch, look)
+
+
+# ---- depth and width --------------------------------------------------------------
+
+
+def chain(source: Workspace, depth: int, engine: str) -> None:
+    """Each level is snapshotted and forked again; the one above is closed: only the last one's own state counts."""
+    current = source
+    for level in range(1, depth + 1):
+        assert guesthouse.tell(current, f"level-{level}") == "ok", level
+        sh(current, f"echo {level} >> /tmp/levels; mv /tmp/at-{level - 1} /tmp/at-{level} 2>/dev/null || : > /tmp/at-{level}")
+        (child,) = current.fork(1, engine=engine)
+        if current is not source:
+            current.close()
+        current = child
+    with current:
+        assert guesthouse.tell(current, "end") == "ok"
+        assert sh(current, "cat /tmp/levels").split() == [str(level) for level in range(1, depth + 1)]
+        assert sh(current, "ls /tmp/at-*") == f"/tmp/at-{depth}"
+
+
+def test_fork_of_fork_to_depth_10(start: Start, rootfs: Path, engine: str) -> None:
+    source = start(argv=[guesthouse.build(rootfs, "deleted")])
+    guesthouse.wait_ready(source)
+    chain(source, 10, engine)
+
+
+@pytest.mark.slow
+def test_fork_of_fork_to_depth_50(start: Start, rootfs: Path, engine: str) -> None:
+    source = start(argv=[guesthouse.build(rootfs, "deleted")])
+    guesthouse.wait_ready(source)
+    chain(source, 50, engine)
+
+
+def test_four_workspaces_fork_at_once(start: Start, rootfs: Path, engine: str) -> None:
+    program = guesthouse.build(rootfs, "threads")
+    sources = [start(argv=[program]) for _ in range(4)]
+    for source in sources:
+        guesthouse.wait_ready(source)
+    with ThreadPoolExecutor(4) as pool:
+        for source, branches in zip(sources, pool.map(lambda s: s.fork(2, engine=engine), sources), strict=True):
+            for number, branch in enumerate(branches):
+                with branch:
+                    assert guesthouse.tell(branch, f"branch-{number}") == "ok"
+            assert guesthouse.tell(source, "source") == "ok"
+
+
+def test_eight_branches_on_the_first_try(start: Start, rootfs: Path, engine: str) -> None:
+    source = start(argv=[guesthouse.build(rootfs, "tcp")])
+    guesthouse.wait_ready(source)
+    branches = source.fork(8, engine=engine)
+    for number, branch in enumerate(branches):
+        assert guesthouse.tell(branch, f"branch-{number}") == "ok"
+    for branch in branches:
+        branch.close()
+
+
+# ---- what outlives what ---------------------------------------------------------------
+
+
+def test_branches_outlive_source_and_snapshot(start: Start, rootfs: Path, engine: str) -> None:
+    source = start(argv=[guesthouse.build(rootfs, "shm_named")])
+    guesthouse.wait_ready(source)
+    snapshot = source.snapshot(engine=engine)
+    first, second = snapshot.spawn(2)
+    os.kill(source.pid, signal.SIGKILL)
+    source.close()
+    snapshot.close()
+    with second:
+        with first:
+            assert guesthouse.tell(first, "first") == "ok"
+            os.kill(first.pid, signal.SIGKILL)
+        assert guesthouse.tell(second, "second") == "ok"
+        (grandchild,) = second.fork(1, engine=engine)
+        with grandchild:
+            assert guesthouse.tell(grandchild, "grandchild") == "ok"
+
+
+def test_dropped_snapshot_makes_no_branches(start: Start, engine: str) -> None:
+    snapshot = start().snapshot(engine=engine)
+    snapshot.close()
+    with pytest.raises(ClosedError):
+        snapshot.branch()
+
+
+def test_snapshot_dropped_while_branches_are_made(start: Start, engine: str) -> None:
+    """Each branch either comes to life or says that the snapshot is gone."""
+    snapshot = start().snapshot(engine=engine)
+    results: list[Workspace | ClosedError] = []
+
+    def make() -> None:
+        try:
+            results.append(snapshot.branch())
+        except ClosedError as error:
+            results.append(error)
+
+    threads = [threading.Thread(target=make) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    snapshot.close()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 3
+    for result in results:
+        if isinstance(result, Workspace):
+            assert sh(result, "echo alive") == "alive"
+            result.close()
+
+
+def test_branch_has_exec_statistics_and_freezing_like_any_workspace(start: Start, engine: str) -> None:
+    (branch,) = start().fork(1, engine=engine)
+    with branch:
+        assert branch.alive
+        assert branch.stats().processes == 2
+        branch.freeze()
+        branch.thaw()
+        assert sh(branch, "echo $$ > /tmp/x; cat /tmp/x").isdigit()
+        with pytest.raises(CallTimeout):
+            branch.exec(["sleep", "1000"], timeout_s=0.2)
+
+
+KILLED = """
+import os, sys
+from bunshin_gym.workspace import Workspace, core
+home, rootfs, engine = sys.argv[1:]
+source = Workspace.start(rootfs, argv=["sleep", "1000000"], core=core(home))
+snapshot = source.snapshot(engine=engine)
+branches = snapshot.spawn(2)
+deeper = branches[0].fork(1, engine=engine)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_killed_program_leaves_nothing_after_gc(bunshin: Core, rootfs: Path, engine: str) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(bunshin.home), str(rootfs), engine],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdin is not None
+    assert process.stdout.readline() == "ready\n"
+    process.kill()
+    process.wait()
+    process.stdin.close()
+    process.stdout.close()
+    report = bunshin.gc()
+    assert (report.workspaces, report.snapshots) == (4, 1)

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What cannot be carried is refused while the source runs, by name; a fork that fails leaves nothing behind."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import guesthouse
+import pytest
+
+from bunshin_gym.errors import BunshinError, EngineError, UnsupportedError, UsageError, WorkspaceDied
+from bunshin_gym.native import arm_fault, engine_names, fault_points
+from bunshin_gym.workspace import Core, Workspace, core, list_snapshots, list_workspaces
+
+Start = Callable[..., Workspace]
+PTRACE_SEIZE, PTRACE_DETACH, PTRACE_INTERRUPT = 0x4206, 17, 0x4207
+HERE = Path(__file__).resolve().parent
+
+
+@pytest.fixture
+def guest(start: Start, rootfs: Path) -> Workspace:
+    """A workspace with a guest that tells whether it still works."""
+    workspace = start(argv=[guesthouse.build(rootfs, "threads")])
+    guesthouse.wait_ready(workspace)
+    return workspace
+
+
+def main_pid(workspace: Workspace) -> int:
+    children = Path(f"/proc/{workspace.pid}/task/{workspace.pid}/children").read_text().split()
+    return int(children[0])
+
+
+def refused(workspace: Workspace, kind: type[BunshinError], *patterns: str) -> None:
+    """The fork is refused for this reason, and the source has not even stood still."""
+    with pytest.raises(kind) as caught:
+        workspace.fork(1)
+    for pattern in patterns:
+        assert re.search(pattern, str(caught.value)), str(caught.value)
+    assert guesthouse.tell(workspace, "lives on") == "ok"
+
+
+def forks(workspace: Workspace) -> None:
+    (branch,) = workspace.fork(1)
+    with branch:
+        assert guesthouse.tell(branch, "branch") == "ok"
+    assert guesthouse.tell(workspace, "source") == "ok"
+
+
+# ---- refusals ------------------------------------------------------------------
+
+
+@contextmanager
+def helper(guest: Workspace, rootfs: Path, what: str) -> Iterator[int]:
+    """Runs tests/core/oddity.c in the workspace, as a child of its own init: holds one thing that cannot be carried."""
+    program = rootfs / "guest" / "oddity"
+    if not program.exists():
+        subprocess.run(
+            ["cc", "-D_GNU_SOURCE", "-O1", "-static", "-Wall", "-Werror", "-o", program, HERE / "oddity.c"], check=True
+        )
+    done = guest.exec(["/guest/oddity", what], timeout_s=30)
+    assert done.exit_code == 0, done
+    inner = int(done.stdout)
+    yield inner
+    guest.exec(["kill", "-9", str(inner)])
+    guest.exec(["sh", "-c", "rm -f /dev/mqueue/*"])
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("packet-pipe", "packet mode"),
+        ("semaphore-eventfd", "semaphore mode"),
+        ("mqueue", "message queues"),
+        ("dev-tty", "/dev/tty"),
+    ],
+)
+def test_descriptor_is_refused_by_name(what: str, message: str, guest: Workspace, rootfs: Path) -> None:
+    with helper(guest, rootfs, what) as inner:
+        refused(guest, UnsupportedError, message, r"process oddity, pid \d+ ", rf"\({inner} inside\) fd \d+", "close it|use |open the")
+    forks(guest)
+
+
+def test_connection_waiting_to_be_accepted_is_refused_for_now(guest: Workspace, rootfs: Path) -> None:
+    with helper(guest, rootfs, "backlog") as inner:
+        refused(guest, UsageError, "waits to be accepted", rf"process oddity, pid \d+ \({inner} inside\) fd \d+", "try again")
+    forks(guest)
+
+
+def test_traced_process_is_refused(guest: Workspace) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    pid = main_pid(guest)
+    result: list[str] = []
+
+    def trace() -> None:
+        assert libc.ptrace(PTRACE_SEIZE, pid, 0, 0) == 0
+        try:
+            refused(guest, UnsupportedError, r"traced by pid \d+", rf"pid {pid} \(2 inside\)", "debugger")
+        except BaseException as error:
+            result.append(repr(error))
+        libc.ptrace(PTRACE_INTERRUPT, pid, 0, 0)
+        os.waitpid(pid, 0x40000000)
+        libc.ptrace(PTRACE_DETACH, pid, 0, 0)
+
+    thread = threading.Thread(target=trace)
+    thread.start()
+    thread.join()
+    assert result == []
+    forks(guest)
+
+
+def test_running_command_is_refused(guest: Workspace) -> None:
+    thread = threading.Thread(target=lambda: guest.exec(["sh", "-c", "echo x > /tmp/runs; read line < /tmp/hold"]))
+    guest.exec(["mkfifo", "/tmp/hold", "/tmp/runs"])
+    thread.start()
+    with open(guest.root / "tmp" / "runs") as runs:
+        assert runs.read() == "x\n"
+    refused(guest, UsageError, "started from outside still run", "wait until")
+    with open(guest.root / "tmp" / "hold", "w") as hold:
+        hold.write("end\n")
+    thread.join()
+    forks(guest)
+
+
+def test_unix_connection_from_outside_is_refused(guest: Workspace, rootfs: Path) -> None:
+    with helper(guest, rootfs, "listen"):
+        with socket.socket(socket.AF_UNIX) as client:
+            directory = os.open(guest.root / "tmp", os.O_PATH)
+            client.connect(f"/proc/self/fd/{directory}/listen")
+            os.close(directory)
+            assert client.recv(1) == b"x"
+            refused(guest, UnsupportedError, "connection from outside", r"process oddity, pid \d+ .* fd \d+", "close it")
+        forks(guest)
+
+
+def test_io_uring_is_absent_from_the_start(start: Start, rootfs: Path) -> None:
+    workspace = start()
+    guesthouse.furnish(rootfs)
+    with helper(workspace, rootfs, "io_uring"):
+        pass
+
+
+# ---- failures ----------------------------------------------------------------------
+
+
+def nothing_but(core: Core, *workspaces: Workspace) -> None:
+    """Registry, directories, cgroups and processes hold these workspaces and nothing else."""
+    assert {info.id for info in list_workspaces(core.home)} == {workspace.id for workspace in workspaces}
+    assert list_snapshots(core.home) == []
+    layers = [path.name for path in (core.home / "layers").iterdir() if not path.name.startswith("runtime-")]
+    assert layers == []
+
+
+@pytest.mark.parametrize("engine", engine_names())
+@pytest.mark.parametrize("point", fault_points())
+def test_fault_point(point: str, engine: str, guest: Workspace, bunshin: Core) -> None:
+    descriptors = len(os.listdir("/proc/self/fd"))
+    children = children_of_ours()
+    arm_fault(point)
+    with pytest.raises(EngineError, match=f"fault point {point}"):
+        guest.fork(1, engine=engine)
+    assert guesthouse.tell(guest, "after the fault") == "ok"
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert children_of_ours() == children
+    if not point.startswith("branch-"):
+        nothing_but(bunshin, guest)
+    (branch,) = guest.fork(1, engine=engine)
+    with branch:
+        assert guesthouse.tell(branch, "branch") == "ok"
+
+
+def children_of_ours() -> set[str]:
+    tasks = Path("/proc/self/task").glob("*/children")
+    return {pid for task in tasks for pid in task.read_text().split()}
+
+
+def test_failing_criu_leaves_the_source_unharmed(rootfs: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "criu"
+    broken.write_text("#!/bin/sh\nexit 1\n")
+    broken.chmod(0o755)
+    other = core(tmp_path / "other-home", broken)
+    with Workspace.start(rootfs, argv=["sleep", "1000000"], core=other) as workspace:
+        with pytest.raises(EngineError, match="criu dump: no reason in its log"):
+            workspace.fork(1)
+        assert workspace.exec(["echo", "on"]).stdout == b"on\n"
+        nothing_but(other, workspace)
+
+
+def test_unknown_engine_is_refused(guest: Workspace) -> None:
+    with pytest.raises(UsageError, match='no engine "warp"'):
+        guest.fork(1, engine="warp")
+
+
+def test_dead_source_is_refused(guest: Workspace) -> None:
+    os.kill(guest.pid, signal.SIGKILL)
+    with pytest.raises(WorkspaceDied, match="ended"):
+        guest.fork(1)
+
+
+def test_message_queue_that_nobody_has_open_is_refused(guest: Workspace, rootfs: Path) -> None:
+    with helper(guest, rootfs, "mqueue") as inner:
+        guest.exec(["kill", "-9", str(inner)])
+        refused(guest, UnsupportedError, "message queue /oddity cannot be carried", "rm /dev/mqueue/oddity")
+    forks(guest)
