@@ -86,6 +86,11 @@ class Attempt:
         return self._cursor
 
     @property
+    def workspace(self) -> Forkable | None:
+        """The workspace, if there is one; maybe in a state behind the cursor's."""
+        return self._live.workspace
+
+    @property
     def has_live(self) -> bool:
         """Whether there is a workspace, at the cursor or behind it."""
         return self._live.workspace is not None
@@ -100,10 +105,13 @@ class Attempt:
             raise ClosedError("an attempt starts once; make another")
         begun_ns = self._tree.clock()
         if self._context.seed is None:
-            step = CachedStep(result=self._live.boot()[0], source="off_tree", key=None)
+            result = self._cache.stamps.unstored(self._live.boot()[0], None)
+            step = CachedStep(result=result, source="off_tree", key=None)
         else:
             self._context_id = self._tree.index.context(self._context)
             step = self._known_or_run(self._context.digest(), None)
+            if step.source == "boot":
+                step = replace(step, result=self._cache.stamps.unstored(step.result, None))
         self._state = "open"
         return replace(step, wall_ns=self._tree.clock() - begun_ns)
 
@@ -122,7 +130,21 @@ class Attempt:
         self._check_open()
         begun_ns = self._tree.clock()
         step = self._step(call, call_id, action)
+        if step.source not in ("hit", "waited"):
+            step = replace(step, result=self._cache.stamps.unstored(step.result, action))
         return replace(step, wall_ns=self._tree.clock() - begun_ns)
+
+    def known(self, call: ToolCall) -> bool:
+        """Whether `step` would run nothing for this call now."""
+        if self._state != "open" or self._cursor is None or self._cursor.over:
+            return False
+        if self._cache.effect(self._context.task, call) != "deterministic":
+            return False
+        try:
+            args = self._cache.spec(call.name).canonical_args(call.args)
+        except UsageError:
+            return False
+        return self._tree.find(call_digest(self._cursor.digest, call.name, args)) is not None
 
     def live(self) -> Forkable:
         """A workspace in the attempt's state; it stays the attempt's.
@@ -134,12 +156,21 @@ class Attempt:
         self._check_open()
         return self._live.ensure(self._cursor)
 
-    def fork(self) -> Attempt:
-        """Another attempt that stands where this one does; without a workspace if the tree can make one."""
+    def fork(self, *, boot: Callable[[], Booted] | None = None, live: Forkable | None = None) -> Attempt:
+        """Another attempt that stands where this one does; without a workspace if the tree can make one.
+
+        Args:
+            boot: the twin's own way to a start, if it cannot share this one's.
+            live: a workspace in this attempt's state, for the twin to own.
+        """
         self._check_open()
-        twin = Attempt(self._cache, self._context, self._boot)
+        twin = Attempt(self._cache, self._context, self._boot if boot is None else boot)
         twin._context_id, twin._cursor, twin._state = self._context_id, self._cursor, "open"
-        if self._cursor is None or any(node.effect != "deterministic" for node in self._tree.index.path(self._cursor)):
+        if live is not None:
+            twin._live.workspace, twin._live.node = live, self._cursor
+        elif self._cursor is None or any(
+            node.effect != "deterministic" for node in self._tree.index.path(self._cursor)
+        ):
             twin._live.workspace, twin._live.node = self.live().fork(), self._cursor
         return twin
 
@@ -169,7 +200,7 @@ class Attempt:
             return self._step_off_tree(call)
         if cursor.over:
             raise UsageError("the episode is over: reset first")
-        effect = self._cache.effect(self._context.task, call.name)
+        effect = self._cache.effect(self._context.task, call)
         if effect == "external" or (effect == "stochastic" and self._cache.policy.reuse_stochastic == 0):
             return self._step_off_tree(call)
         try:

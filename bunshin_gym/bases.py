@@ -54,8 +54,11 @@ class _Slot:
 class BasePool:
     """Bases by key, each booted once, by whoever asks first; others wait for it."""
 
-    def __init__(self, boot: Callable[[BaseKey], GuestBase]) -> None:
+    def __init__(
+        self, boot: Callable[[BaseKey], GuestBase], *, image_digest: Callable[[BaseKey], str] | None = None
+    ) -> None:
         self._boot = boot
+        self._image_digest = image_digest
         self._forget()
         forget = weakref.WeakMethod(self._forget)
 
@@ -90,6 +93,10 @@ class BasePool:
             if slot.base is None:
                 slot.base = self._boot(key)
             return slot.base
+
+    def image_digest(self, key: BaseKey) -> str:
+        """What a base of that key is booted from; without booting one if there is another way to know."""
+        return self.get(key).image_digest if self._image_digest is None else self._image_digest(key)
 
     def drop(self, key: BaseKey, base: GuestBase) -> None:
         """Closes a base that turned out to be broken, unless it was replaced already."""
@@ -128,8 +135,8 @@ def shared_bases() -> BasePool:
     with _shared_lock:
         if _shared is None:
             try:
-                from bunshin_gym.workspace_guest import boot_base
+                from bunshin_gym.workspace_guest import boot_base, image_digest
             except ImportError as error:
                 raise BunshinError(f"the C core is not built: {error}; run `make core`") from error
-            _shared = BasePool(boot_base)
+            _shared = BasePool(boot_base, image_digest=image_digest)
         return _shared

@@ -21,7 +21,7 @@ from bunshin_gym.keys import Context, ToolSpec
 from bunshin_gym.stamps import Stamps
 from bunshin_gym.store.index import Node
 from bunshin_gym.tree import Booted, SnapshotTree
-from bunshin_gym.types import ToolEffect
+from bunshin_gym.types import ToolCall, ToolEffect
 from bunshin_gym.worth import Credit
 
 __all__ = ["RESET", "Attempt", "CachePolicy", "CachedStep", "SequenceCache", "Source", "Stateful"]
@@ -72,17 +72,20 @@ class SequenceCache:
         *,
         stamps: Stamps | None = None,
         policy: CachePolicy | None = None,
+        effect: Callable[[ToolCall], ToolEffect] | None = None,
         seed: int = 0,
     ) -> None:
         """Args:
         tools: what is known of each tool; the tree is borrowed, and not closed here.
         stamps: places in results that belong to the run.
+        effect: what running a call again means, where it depends on more than the tool; None asks `tools`.
         seed: of the draws that `audit` and `reuse_stochastic` need.
         """
         self.tree = tree
         self.tools = dict(tools)
         self.stamps = stamps if stamps is not None else Stamps()
         self.policy = policy if policy is not None else CachePolicy()
+        self._effect = effect
         self.credit = Credit(self.policy.snapshot_share)
         self._rng = np.random.default_rng(seed)
         self._hits: dict[int, int] = {}
@@ -97,10 +100,12 @@ class SequenceCache:
         spec = self.tools.get(name)
         return spec if spec is not None else ToolSpec(effect=self.policy.unknown)
 
-    def effect(self, task: str, name: str) -> ToolEffect:
-        """What running a tool again means, and `external` for one in quarantine."""
-        row = self.tree.ledger.tool(task, name)
-        return "external" if row is not None and row.quarantined is not None else self.spec(name).effect
+    def effect(self, task: str, call: ToolCall) -> ToolEffect:
+        """What running a call again means, and `external` for a tool in quarantine."""
+        row = self.tree.ledger.tool(task, call.name)
+        if row is not None and row.quarantined is not None:
+            return "external"
+        return self.spec(call.name).effect if self._effect is None else self._effect(call)
 
     def chance(self, share: float) -> bool:
         """True in that share of calls."""

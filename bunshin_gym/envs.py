@@ -14,9 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bunshin_gym.bases import BaseKey, BasePool, shared_bases
+from bunshin_gym.env_snapshot import EnvSnapshot, context_of
 from bunshin_gym.episode import Measured, Run
 from bunshin_gym.errors import ClosedError, ResourceError, UsageError, WorkspaceDied
 from bunshin_gym.guest import Guest, Seen
+from bunshin_gym.keys import Context
+from bunshin_gym.stamps import StampKind
 from bunshin_gym.surfaces import ActionError, BrowserSurface, Episode, Screen, Surface
 from bunshin_gym.surfaces.actions import render_call
 from bunshin_gym.tasks import Message, Task, Verdict, load_task
@@ -221,6 +224,29 @@ class BunshinEnv(gymnasium.Env[dict[str, Any], str]):
             raise
         return branches
 
+    def snapshot(self) -> EnvSnapshot:
+        """Keeps the env as it is now: any number of branches can be made of it later. Raises as `fork`."""
+        guest, _ = self._episode()
+        return EnvSnapshot(guest.snapshot(), self._adopt(None), type(self)._adopt)
+
+    def plan(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Context, dict[str, Any]]:
+        """Decides what a reset with these arguments starts, without starting it.
+
+        Returns:
+            The context, and options: a reset with these options alone starts just that. Raises as `reset`.
+        """
+        super().reset(seed=seed)
+        task_seed = self._task_seed(options or {})
+        pool = self._bases if self._bases is not None else shared_bases()
+        return context_of(self, pool.image_digest(self._base_key), task_seed), {"task_seed": task_seed}
+
+    @property
+    def stamps(self) -> Mapping[str, StampKind]:
+        """Places in observations and infos that tell of the run, not of what came of it."""
+        return {"observation.last_action": "action", "observation.elapsed_time": "keep", "info.measured": "drop"}
+
     def observe(self) -> dict[str, Any]:
         """Looks again without doing anything.
 
@@ -348,8 +374,8 @@ class BunshinEnv(gymnasium.Env[dict[str, Any], str]):
             self._view = open_view(self.task.id)
         self._view.show(self._pixels)
 
-    def _adopt(self, guest: Guest) -> Self:
-        """Makes the env of a branch."""
+    def _adopt(self, guest: Guest | None) -> Self:
+        """Makes the env of a branch; without a guest, one that only remembers the rest."""
         branch = type(self)(
             self.task,
             image=self._base_key.image,

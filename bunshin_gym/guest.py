@@ -10,7 +10,7 @@ from typing import Any, Protocol, Self
 from bunshin_gym.tasks.base import Page
 from bunshin_gym.types import ForkStats, ToolCall, WorkspaceStats
 
-__all__ = ["Guest", "GuestBase", "Seen"]
+__all__ = ["Guest", "GuestBase", "GuestSnapshot", "Seen"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,12 +62,37 @@ class Guest(Page, Protocol):
         """
         ...
 
+    def snapshot(self) -> GuestSnapshot:
+        """Keeps the state it is in now; it goes on.
+
+        Raises:
+            BunshinError: no snapshot can be taken; it goes on, and nothing is left.
+        """
+        ...
+
     def stats(self) -> WorkspaceStats:
         """What it takes now."""
         ...
 
     def close(self) -> None:
         """Ends it; idempotent."""
+        ...
+
+
+class GuestSnapshot(Protocol):
+    """A state of a guest, from which any number of guests are made."""
+
+    @property
+    def unique_bytes(self) -> int:
+        """Memory and disk that it takes beside what it shares."""
+        ...
+
+    def branch(self) -> Guest:
+        """Makes a guest in this state; from several threads at once if wanted."""
+        ...
+
+    def close(self) -> None:
+        """Gives it up; branches live on. Idempotent."""
         ...
 
 

@@ -7,7 +7,7 @@ An env declares such places as dotted paths, `observation.clock` or `info.calls.
 - `call_id`: the id of the caller's call, or a new one;
 - `action`: the action as the caller wrote it, which may be another spelling of the same call;
 - `keep`: given out as it was stored, but never compared (a caret that blinks, a measured length);
-- `drop`: not stored at all.
+- `drop`: taken out of every result, stored or fresh.
 """
 
 from __future__ import annotations
@@ -58,6 +58,13 @@ class Stamps:
             "action": lambda stored: stored if action is None else action,
         }
         return self._changed(result, [(p, makers[kind]) for p, kind in self._paths if kind in makers])
+
+    def unstored(self, result: ToolResult, action: str | None) -> ToolResult:
+        """A fresh result as a stored one would look: without what is declared `drop`, in the caller's words."""
+        result = self.to_store(result)
+        if action is None:
+            return result
+        return self._changed(result, [(p, lambda _: action) for p, kind in self._paths if kind == "action"])
 
     def outcome(self, result: ToolResult) -> bytes:
         """A digest of what two runs of one call must agree in: all but the info and the declared places.

@@ -13,11 +13,12 @@ from bunshin_gym.bases import BaseKey
 from bunshin_gym.errors import ToolError, WorkspaceDied
 from bunshin_gym.guest import Seen
 from bunshin_gym.images import ImageStore
+from bunshin_gym.runtime import runtime_layer
 from bunshin_gym.toolclient import TOOL_SOCKET, ToolClient
 from bunshin_gym.types import ForkStats, ToolCall, WorkspaceStats
 from bunshin_gym.workspace import Snapshot, Workspace, core
 
-__all__ = ["WorkspaceBase", "WorkspaceGuest", "boot_base", "boot_workspace"]
+__all__ = ["WorkspaceBase", "WorkspaceGuest", "boot_base", "boot_workspace", "image_digest"]
 
 _READY_TIMEOUT_S: Final = 120.0
 _CALL_TIMEOUT_S: Final = 60.0
@@ -86,6 +87,11 @@ class WorkspaceGuest:
         with self.workspace.snapshot(engine=self._engine) as snapshot:
             return _guests(snapshot.spawn(count), socket=self._socket, engine=self._engine, stats=snapshot.stats)
 
+    def snapshot(self) -> WorkspaceBase:
+        """See `Guest`."""
+        snapshot = self.workspace.snapshot(engine=self._engine)
+        return WorkspaceBase(snapshot, image_digest="", socket=self._socket, engine=self._engine)
+
     def stats(self) -> WorkspaceStats:
         """What it takes now."""
         return self.workspace.stats()
@@ -126,6 +132,11 @@ class WorkspaceBase:
         self.image_digest = image_digest
         self._socket = socket
         self._engine = engine
+
+    @property
+    def unique_bytes(self) -> int:
+        """What was copied for it: memory, and files of its layer."""
+        return self.snapshot.stats.copied_bytes + self.snapshot.stats.layer_bytes
 
     def branch(self) -> WorkspaceGuest:
         """See `GuestBase`."""
@@ -170,6 +181,15 @@ def boot_workspace(key: BaseKey) -> tuple[WorkspaceGuest, str]:
         workspace.close()
         raise
     return guest, image.digest
+
+
+def image_digest(key: BaseKey) -> str:
+    """What a base of that key is booted from: the image, and what we put above it.
+
+    Raises:
+        ImageError: the image was never built here.
+    """
+    return f"{ImageStore(key.home).get(key.image).digest}+{runtime_layer(Path(key.home)).name}"
 
 
 def boot_base(key: BaseKey) -> WorkspaceBase:

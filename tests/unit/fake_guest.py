@@ -120,6 +120,9 @@ class FakeGuest:
             branches.append(branch)
         return branches
 
+    def snapshot(self) -> FakeGuestSnapshot:
+        return FakeGuestSnapshot(self.fork(1)[0])
+
     def stats(self) -> WorkspaceStats:
         self._check()
         return WorkspaceStats(
@@ -139,6 +142,19 @@ class FakeGuest:
             self.closed = True
             with self.machine.lock:
                 self.machine.guests -= 1
+
+
+class FakeGuestSnapshot:
+    unique_bytes = 1000
+
+    def __init__(self, held: FakeGuest) -> None:
+        self.held = held
+
+    def branch(self) -> FakeGuest:
+        return self.held.fork(1)[0]
+
+    def close(self) -> None:
+        self.held.close()
 
 
 class FakeBase:

@@ -257,9 +257,14 @@ def _ticks(pid: int) -> int:
 
 def test_a_transaction_is_undone_when_its_block_raises(tmp_path: Path) -> None:
     database = Database(tmp_path / "db")
-    with pytest.raises(ZeroDivisionError), database.write() as db:
-        db.execute("INSERT INTO counters VALUES ('a', 1)")
-        raise ZeroDivisionError
+
+    def fail() -> None:
+        with database.write() as db:
+            db.execute("INSERT INTO counters VALUES ('a', 1)")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
     assert database.read("SELECT * FROM counters") == []
     database.close()
     database.close()

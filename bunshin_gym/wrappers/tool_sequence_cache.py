@@ -1,0 +1,369 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A wrapper that runs nothing which was run before from the same start."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Self
+
+import gymnasium
+import numpy as np
+from gymnasium.utils import seeding
+from numpy.typing import NDArray
+
+from bunshin_gym.attempt import Attempt, CachedStep, Source
+from bunshin_gym.cache import CachePolicy, SequenceCache
+from bunshin_gym.errors import UsageError, WorkspaceDied
+from bunshin_gym.keys import Context, ToolSpec
+from bunshin_gym.snapshots import SnapshotHandle
+from bunshin_gym.speculate.env_workspace import EnvWorkspace, call_of, effects_of, find_forkable, parser_of
+from bunshin_gym.stamps import Stamps
+from bunshin_gym.tree import Booted, SnapshotTree
+from bunshin_gym.types import Forkable, ToolCall, ToolEffect, ToolResult
+
+__all__ = ["CacheInfo", "ToolSequenceCache"]
+
+AnyEnv = gymnasium.Env[Any, Any]
+_SEEDS: Final = 1 << 31
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheInfo:
+    """How a step came about. Two of them always compare equal, since it makes no difference to what came of it.
+
+    Attributes:
+        source: where the result came from.
+        saved_ns: how long running it took whoever ran it; 0 unless it was stored.
+        wall_ns: how long the caller waited.
+    """
+
+    source: Source = field(compare=False)
+    saved_ns: int = field(compare=False)
+    wall_ns: int = field(compare=False)
+
+
+class _EnvSnapshot:
+    """A snapshot that an env took, as the tree wants it."""
+
+    def __init__(self, held: Any) -> None:
+        self._held = held
+
+    @property
+    def unique_bytes(self) -> int:
+        return int(self._held.unique_bytes)
+
+    def branch(self) -> Forkable:
+        return _EnvState(self._held.branch())
+
+    def close(self) -> None:
+        self._held.close()
+
+
+class _ForkedSnapshot:
+    """A snapshot of an env that can but fork: a branch that is never stepped."""
+
+    def __init__(self, held: _EnvState) -> None:
+        self._held = held
+
+    @property
+    def unique_bytes(self) -> int:
+        return self._held.unique_bytes
+
+    def branch(self) -> Forkable:
+        return self._held.fork()
+
+    def close(self) -> None:
+        self._held.close()
+
+
+class _EnvState(EnvWorkspace):
+    """An env in the middle of an episode."""
+
+    def fork(self) -> Self:
+        fork: Any = self.env.fork  # type: ignore[attr-defined]
+        branches = fork()
+        branch = branches[0] if isinstance(branches, list | tuple) else branches
+        return _EnvState(branch)  # type: ignore[return-value]
+
+    def snapshot(self) -> SnapshotHandle:
+        take = getattr(self.env, "snapshot", None)
+        return _EnvSnapshot(take()) if callable(take) else _ForkedSnapshot(self.fork())
+
+
+class _HomeState(_EnvState):
+    """The env that the wrapper was given: lent to one attempt at a time, and reset for the next."""
+
+    def __init__(self, env: AnyEnv, loans: list[int]) -> None:
+        super().__init__(env)
+        self._loans = loans
+        loans[0] += 1
+        self._loan = loans[0]
+
+    def run(self, call: ToolCall) -> ToolResult:
+        if self._loan != self._loans[0]:
+            raise WorkspaceDied("the env was reset meanwhile, for another start of this attempt")
+        return super().run(call)
+
+    def close(self) -> None:
+        if self._loan == self._loans[0]:
+            super().close()
+
+
+class _Caching(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Sits around the env that is forked. Its `env` is whichever has the episode's state, or the one given."""
+
+    def __init__(
+        self,
+        env: AnyEnv,
+        tree: SnapshotTree,
+        *,
+        policy: CachePolicy | None,
+        tools: Mapping[str, ToolSpec] | None,
+        effects: Mapping[str, ToolEffect] | None,
+        stamps: Stamps | None,
+    ) -> None:
+        super().__init__(env)
+        self.settings: dict[str, Any] = {"policy": policy, "tools": tools, "effects": effects, "stamps": stamps}
+        self.arguments: dict[str, Any] = {}
+        self.seeds: np.random.Generator | None = None
+        self.home = env
+        self.loans = [0]
+        self.parse = parser_of(env)
+        declared = {name: spec.effect for name, spec in tools.items()} if tools is not None else effects
+        if stamps is None:
+            stamps = Stamps(getattr(env, "stamps", None) or getattr(env.unwrapped, "stamps", None))
+        effect = effects_of(env, declared, self.parse)
+        self.cache = SequenceCache(tree, tools or {}, stamps=stamps, policy=policy, effect=effect)
+        self.attempt: Attempt | None = None
+        self.last: CachedStep | None = None
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.release()
+        context, self.arguments = self._plan(seed, options)
+        attempt = self.cache.attempt(context, self._boot)
+        try:
+            self.last = attempt.start()
+        except BaseException:
+            attempt.close()
+            raise
+        self.attempt = attempt
+        self._follow()
+        return self.last.result.observation, self._info(self.last)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if self.attempt is None:
+            raise gymnasium.error.ResetNeeded("there is no episode: call reset() first")
+        call = call_of(action, self.parse)
+        try:
+            self.last = self.attempt.step(call, action=action if isinstance(action, str) else None)
+        finally:
+            self._follow()
+        result = self.last.result
+        return result.observation, result.reward, result.terminated, result.truncated, self._info(self.last)
+
+    def render(self) -> Any:
+        if self.attempt is None:
+            return self.home.render()
+        shown = self.last.result.observation if self.last is not None else None
+        if self.render_mode == "rgb_array" and not self.attempt.has_live and isinstance(shown, Mapping):
+            screen: NDArray[np.uint8] | None = shown.get("screenshot")
+            if screen is not None:
+                return screen.copy()
+        self.materialise()
+        return self.env.render()
+
+    def materialise(self) -> None:
+        """Makes `env` the one that has the episode's state."""
+        if self.attempt is None:
+            raise gymnasium.error.ResetNeeded("there is no episode: call reset() first")
+        try:
+            self.attempt.live()
+        finally:
+            self._follow()
+
+    def release(self) -> None:
+        """Ends the attempt, and its workspace with it."""
+        attempt, self.attempt, self.env = self.attempt, None, self.home
+        if attempt is not None:
+            attempt.close()
+
+    def close(self) -> None:
+        self.release()
+        super().close()
+
+    def _plan(self, seed: int | None, options: dict[str, Any] | None) -> tuple[Context, dict[str, Any]]:
+        plan = getattr(self.home, "plan", None) or getattr(self.home.unwrapped, "plan", None)
+        if callable(plan):
+            context, planned = plan(seed=seed, options=options)
+            return context, {"options": planned}
+        if seed is not None or self.seeds is None:
+            self.seeds, _ = seeding.np_random(seed)
+        drawn = seed if seed is not None else int(self.seeds.integers(_SEEDS))
+        spec = self.home.spec
+        context = Context(
+            image="",
+            task=str(spec.id) if spec is not None else type(self.home.unwrapped).__qualname__,
+            params=dict(spec.kwargs) if spec is not None else {},
+            seed=drawn,
+            options=options or {},
+        )
+        return context, {"seed": drawn, "options": options}
+
+    def take_over(self, attempt: Attempt, arguments: dict[str, Any]) -> None:
+        """Goes on from where an attempt stands, with the env that was given here as its workspace."""
+        self.arguments = arguments
+        self.attempt = attempt.fork(boot=self._boot, live=_HomeState(self.home, self.loans))
+
+    def _boot(self) -> Booted:
+        rng = self.home.unwrapped.np_random.bit_generator
+        drawn = rng.state
+        observation, info = self.home.reset(**self.arguments)
+        if "seed" not in self.arguments:  # what was planned was drawn then, and not to be drawn again
+            rng.state = drawn
+        return Booted(live=_HomeState(self.home, self.loans), result=ToolResult(observation=observation, info=info))
+
+    def _follow(self) -> None:
+        workspace = self.attempt.workspace if self.attempt is not None else None
+        env = workspace.env if isinstance(workspace, _EnvState) else self.home
+        if env is not self.env and env is not self.home:
+            # A snapshot has the random numbers of the env that it was taken of; this episode has its own.
+            env.unwrapped.np_random = copy.deepcopy(self.home.unwrapped.np_random)
+        self.env = env
+
+    def _info(self, step: CachedStep) -> dict[str, Any]:
+        entry = CacheInfo(source=step.source, saved_ns=step.saved_ns, wall_ns=step.wall_ns)
+        return {**step.result.info, "cache": entry}
+
+
+class ToolSequenceCache(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Gives out stored results along known sequences of steps, and runs what is new.
+
+    As long as an attempt follows steps that some attempt took before it from the same start, nothing runs and no
+    workspace exists. Its first new step makes a workspace in the right state, from the nearest snapshot. Observations,
+    rewards and ends are those of the env alone; an info has a `CacheInfo` as `cache` beside the env's entries, and
+    lacks what the env's `stamps` declare `drop`.
+
+    The env, or one inside its wrappers, must have `fork`: the cache sits around that one, and the wrappers outside
+    of it see steps as always. It declares `effects` (or the caller passes `effects` or `tools`), and may offer
+    `plan` (what a reset starts), `snapshot`, `stamps` and `parse`, as `BunshinEnv` does. After `close`, its `reset`
+    must work. `unwrapped` is the env whose workspace has the episode's state only after `materialise()`.
+
+    Use one wrapper from one thread at a time; any number of them, in any number of processes, share a directory.
+
+    Args:
+        env: owned from now on.
+        tree: a `SnapshotTree`, which the caller closes, or a directory to keep one in.
+        policy: what is reused, checked and kept.
+        tools: what is known of each tool; instead of `effects`.
+        effects: what running each tool again means, instead of what the env declares.
+        stamps: places in results that belong to the run; None takes the env's `stamps`.
+
+    Raises:
+        UsageError: nothing in the env can be forked, or its tools' effects are not declared.
+    """
+
+    def __init__(
+        self,
+        env: AnyEnv,
+        tree: SnapshotTree | str | os.PathLike[str],
+        *,
+        policy: CachePolicy | None = None,
+        tools: Mapping[str, ToolSpec] | None = None,
+        effects: Mapping[str, ToolEffect] | None = None,
+        stamps: Stamps | None = None,
+    ) -> None:
+        outer, inner = find_forkable(env)
+        self._owned = None if isinstance(tree, SnapshotTree) else SnapshotTree(tree)
+        shared = tree if isinstance(tree, SnapshotTree) else self._owned
+        assert shared is not None
+        try:
+            self._core = _Caching(inner, shared, policy=policy, tools=tools, effects=effects, stamps=stamps)
+        except BaseException:
+            if self._owned is not None:
+                self._owned.close()
+            raise
+        if outer is None:
+            env = self._core
+        else:
+            outer.env = self._core
+        super().__init__(env)
+
+    @property
+    def tree(self) -> SnapshotTree:
+        """Where results and snapshots are."""
+        return self._core.cache.tree
+
+    @property
+    def last(self) -> CachedStep | None:
+        """What the last reset or step brought, and how."""
+        return self._core.last
+
+    @property
+    def effects(self) -> Mapping[str, ToolEffect]:
+        """The tools' effects, as they are used here."""
+        own = {name: spec.effect for name, spec in self._core.cache.tools.items()}
+        return own or dict(self._core.home.get_wrapper_attr("effects"))
+
+    def parse(self, action: Any) -> tuple[ToolCall, ...]:
+        """Reads an action as the env does."""
+        return self._core.parse(action)
+
+    def known(self, call: ToolCall) -> bool:
+        """Whether a step with this call would run nothing now."""
+        return self._core.attempt is not None and self._core.attempt.known(call)
+
+    def materialise(self) -> AnyEnv:
+        """Makes a workspace in the episode's state if there is none, and returns its env, which stays the wrapper's.
+
+        Raises:
+            ResetNeeded: there is no episode.
+            ReplayDiverged: its state cannot be rebuilt.
+        """
+        self._core.materialise()
+        return self._core.env
+
+    def fork(self, n: int = 1) -> list[Self]:
+        """Envs that go on from here over the same tree; they have a workspace once they need one.
+
+        Wrappers in between are not copied. Close each of them.
+
+        Raises:
+            UsageError: n is below 1.
+            ResetNeeded: there is no episode.
+        """
+        if n < 1:
+            raise UsageError(f"fork makes 1 branch or more, not {n}")
+        if self._core.attempt is None:
+            raise gymnasium.error.ResetNeeded("there is no episode: call reset() first")
+        branches: list[Self] = []
+        try:
+            for _ in range(n):
+                branches.append(self._branch(self._core.attempt))
+        except BaseException:
+            for branch in branches:
+                branch.close()
+            raise
+        return branches
+
+    def close(self) -> None:
+        """Closes the env and, if the wrapper made it, the tree; idempotent."""
+        super().close()
+        if self._owned is not None:
+            self._owned.close()
+
+    def _branch(self, attempt: Attempt) -> Self:
+        """Forks the workspace too: two attempts must not share the env that one of them resets."""
+        self._core.materialise()
+        state = attempt.live().fork()
+        assert isinstance(state, _EnvState)
+        try:
+            branch = type(self)(state.env, self.tree, **self._core.settings)
+        except BaseException:
+            state.close()
+            raise
+        branch._core.take_over(attempt, self._core.arguments)
+        branch._core.last = self._core.last
+        return branch
