@@ -47,23 +47,21 @@ static int open_path(const char *path)
 	return fd < 0 ? -errno : fd;
 }
 
-/* The new mount interface takes no string longer than 255 bytes: longer paths go by descriptor. */
+/*
+ * By descriptor, never by name: the interface takes no string longer than 255 bytes, and what it is told is
+ * in every line of the workspace's mountinfo, which CRIU reads into a page.
+ */
 static int config_path(int fs, const char *key, const char *path)
 {
-	struct line line = { .len = 0 };
-	int fd = -1, rc = 0;
+	struct line line = {.len = 0};
+	int fd = open_path(path), rc = 0;
 
-	if (strlen(path) >= 255) {
-		fd = open_path(path);
-		if (fd < 0)
-			return fd;
-		line_add_fd_path(&line, fd);
-		path = line.text;
-	}
-	if (syscall(SYS_fsconfig, fs, FSCONFIG_SET_STRING, key, path, 0) < 0)
+	if (fd < 0)
+		return fd;
+	line_add_fd_path(&line, fd);
+	if (syscall(SYS_fsconfig, fs, FSCONFIG_SET_STRING, key, line.text, 0) < 0)
 		rc = -errno;
-	if (fd >= 0)
-		close(fd);
+	close(fd);
 	return rc;
 }
 

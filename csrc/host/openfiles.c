@@ -26,7 +26,7 @@ int bsh_open_files_visit_if_alive(pid_t pid, bsh_open_file_visitor visit, void *
 	snprintf(path, sizeof(path), "/proc/%d/fd", pid);
 	dir = opendir(path);
 	if (!dir)
-		return is_gone(errno) ? 0 : bsh_fail(err, errno, "open %s", path);
+		return is_gone(errno) || errno == EACCES ? 0 : bsh_fail(err, errno, "open %s", path);
 	file.dir_fd = dirfd(dir);
 	while ((item = readdir(dir))) {
 		ssize_t length;
@@ -34,7 +34,8 @@ int bsh_open_files_visit_if_alive(pid_t pid, bsh_open_file_visitor visit, void *
 		if (item->d_name[0] == '.')
 			continue;
 		length = readlinkat(file.dir_fd, item->d_name, file.link, sizeof(file.link) - 1);
-		if (length < 0 && is_gone(errno))
+		/* Not even root may look into some processes: of such a one we see nothing. */
+		if (length < 0 && (is_gone(errno) || errno == EACCES))
 			continue;
 		if (length < 0)
 			return bsh_fail(err, errno, "read %s/%s", path, item->d_name);

@@ -18,7 +18,7 @@ struct bsh_open_file {
 
 /* A visitor's value other than 0 ends the visit and is returned. */
 typedef int (*bsh_open_file_visitor)(void *context, const struct bsh_open_file *file, struct bsh_error *err);
-/* Visits each descriptor of pid; a process or descriptor that vanishes meanwhile has none. */
+/* Visits each descriptor of pid; one that vanishes meanwhile, or that we may not look into, has none. */
 int bsh_open_files_visit_if_alive(pid_t pid, bsh_open_file_visitor visit, void *context, struct bsh_error *err);
 
 /* The inode in "pipe:[INODE]" or "socket:[INODE]"; 0 for another kind. */
