@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from bunshin_gym.envs import BunshinEnv
     from bunshin_gym.forkable import ForkableEnv
+    from bunshin_gym.images import ImageStore
     from bunshin_gym.registration import register_envs
     from bunshin_gym.types import Forkable, ForkStats, Phase, ToolCall, ToolEffect, ToolResult
     from bunshin_gym.workspace import Snapshot, Workspace
@@ -21,6 +22,7 @@ __all__ = [
     "ForkStats",
     "Forkable",
     "ForkableEnv",
+    "ImageStore",
     "Phase",
     "Snapshot",
     "ToolCall",
@@ -35,6 +37,7 @@ _HOMES: Final = {
     "ForkStats": "bunshin_gym.types",
     "Forkable": "bunshin_gym.types",
     "ForkableEnv": "bunshin_gym.forkable",
+    "ImageStore": "bunshin_gym.images",
     "Phase": "bunshin_gym.types",
     "Snapshot": "bunshin_gym.workspace",
     "ToolCall": "bunshin_gym.types",

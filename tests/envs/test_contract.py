@@ -18,7 +18,7 @@ def _no_display(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DISPLAY", raising=False)
 
 
-@pytest.mark.parametrize("name", ["ClickTest", "LoginUser", "EmailInbox"])
+@pytest.mark.parametrize("name", ["ClickTest", "EmailInbox"])
 def test_gymnasium_accepts_it(make: Callable[..., Any], name: str) -> None:
     check_env(make(name).unwrapped)
 
