@@ -10,6 +10,7 @@
 /* The first one is the default. */
 static const struct bsh_engine *const engines[] = {
 	&bsh_engine_criu,
+	&bsh_engine_pool,
 };
 
 int bsh_engine_find(const char *name, const struct bsh_engine **ret_engine, struct bsh_error *err)

@@ -83,9 +83,13 @@ refresh_tree() {
 	fi
 	(cd "$fresh" && find . ! -type d | LC_ALL=C sort) >"$list.new"
 	while IFS= read -r file; do
-		cmp -s "$fresh/$file" "$tree/$file" && continue
+		if [ -L "$fresh/$file" ]; then
+			[ "$(readlink "$fresh/$file")" = "$(readlink "$tree/$file")" ] && continue
+		else
+			cmp -s "$fresh/$file" "$tree/$file" && continue
+		fi
 		mkdir -p "$tree/${file%/*}"
-		cp -d "$fresh/$file" "$tree/$file"
+		cp -dT --remove-destination "$fresh/$file" "$tree/$file"
 	done <"$list.new"
 	mv "$list.new" "$list"
 }

@@ -226,9 +226,9 @@ static struct bunshin_seg *map_new(struct bunshin_task *task, const struct bunsh
 	return bunshin_segs_append(&task->next, &seg);
 }
 
-static bool same_kind(const struct bunshin_seg *seg, const struct bunshin_vma *vma)
+static bool same_flags(const struct bunshin_seg *seg, const struct bunshin_vma *vma)
 {
-	return seg->kind == vma->kind && seg->flags == (vma->flags & FLAGS_KEPT);
+	return seg->flags == (vma->flags & FLAGS_KEPT);
 }
 
 /* Old segments from index @i on that hold @vma from its start, in one piece of our addresses: up to where? */
@@ -241,7 +241,7 @@ static uint64_t old_reach(const struct bunshin_task *task, size_t i, const struc
 	for (i++; reach < vma->end && i < segs->n; i++) {
 		const struct bunshin_seg *seg = &segs->v[i], *before = seg - 1;
 
-		if (seg->start != reach || !same_kind(seg, vma) || seg->addr != before->addr + (before->end - before->start))
+		if (seg->start != reach || !same_flags(seg, vma) || seg->addr != before->addr + (before->end - before->start))
 			break;
 		*ret_reprot |= seg->prot != vma->prot;
 		reach = seg->end;
@@ -274,6 +274,7 @@ static struct bunshin_seg *take_over(struct bunshin_task *task, size_t i, const 
 	seg.start = vma->start;
 	seg.end = vma->end;
 	seg.prot = vma->prot;
+	seg.kind = vma->kind;
 	if (reprot && mprotect(seg.addr, have, vma->prot | PROT_WRITE))
 		return NULL;
 	if (have < want) {
@@ -295,7 +296,7 @@ struct bunshin_seg *bunshin_seg_whole(struct bunshin_task *task, const struct bu
 	struct bunshin_seg *seg = NULL;
 
 	if (i < task->segs.n && task->segs.v[i].start <= vma->start && !task->segs.v[i].moved &&
-	    same_kind(&task->segs.v[i], vma))
+	    same_flags(&task->segs.v[i], vma))
 		seg = take_over(task, i, vma, ret_origin);
 	if (!seg) {
 		*ret_origin = BUNSHIN_FRESH;
@@ -319,6 +320,7 @@ struct bunshin_seg *bunshin_seg_keep(struct bunshin_task *task, const struct bun
 	seg.start = start;
 	seg.end = end;
 	seg.prot = vma->prot;
+	seg.kind = vma->kind;
 	if (old->prot != vma->prot && mprotect(seg.addr, end - start, vma->prot | PROT_WRITE)) {
 		pr_perror("cannot change the protection of a run of task %d", task->vpid);
 		return NULL;

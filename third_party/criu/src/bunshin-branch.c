@@ -199,12 +199,12 @@ static int enter_place(const struct bsh_pool_branch *req, const int *fds)
 {
 	uint32_t i;
 
-	if (setns(fds[0], CLONE_NEWNS)) {
+	if (setns(fds[1], CLONE_NEWNS)) {
 		pr_perror("cannot enter the branch's mount namespace");
 		return -1;
 	}
 	for (i = 0; i < req->n_cgroups; i++) {
-		if (write(fds[2 + i], "0", 1) != 1) {
+		if (write(fds[3 + i], "0", 1) != 1) {
 			pr_perror("cannot enter a cgroup of the branch");
 			return -1;
 		}
@@ -243,12 +243,12 @@ static int run_restore(const struct bsh_pool_branch *req, const int *fds)
 	opts.root = xstrdup(req->root);
 	opts.restore_detach = 1;
 	opts.restore_sibling = 1;
-	if (!opts.root || inherit_fd_add(fds[1], (char *)req->net_key))
+	if (!opts.root || inherit_fd_add(fds[2], (char *)req->net_key))
 		return -1;
 	return cr_restore_tasks();
 }
 
-void bunshin_branch_run(const struct bsh_pool_branch *req, const int *fds, int control)
+void bunshin_branch_run(const struct bsh_pool_branch *req, const int *fds)
 {
 	struct bsh_pool_answer answer = {
 		.header = { .size = sizeof(answer), .type = BSH_POOL_OK, .version = BSH_POOL_VERSION, .seq = req->header.seq },
@@ -264,5 +264,5 @@ void bunshin_branch_run(const struct bsh_pool_branch *req, const int *fds, int c
 		answer.error = EIO;
 		bunshin_error_text(log_first_err() ?: "the restore failed", answer.text, sizeof(answer.text));
 	}
-	_exit(bunshin_msg_send(control, &answer, sizeof(answer), NULL, 0) ? 2 : 0);
+	_exit(bunshin_msg_send(fds[0], &answer, sizeof(answer), NULL, 0) ? 2 : 0);
 }

@@ -92,7 +92,7 @@ static int take(struct walk *w, const struct bunshin_vma *vma, const struct buns
 	}
 	bunshin_fill_stats.copied_bytes += end - start;
 	/* The dump pokes into code later on. */
-	if (vma->kind == BUNSHIN_RUN && (vma->prot & PROT_EXEC))
+	if (vma->kind != BUNSHIN_WHOLE && (vma->prot & PROT_EXEC))
 		return bunshin_copy_now(w->real, start, to, end - start);
 	return bunshin_copy_add(w->real, start, to, end - start);
 }
@@ -237,7 +237,7 @@ static int walk_runs_in(struct walk *w, const struct bunshin_vma *vma, uint64_t 
 		struct bunshin_seg *seg;
 		uint64_t stop = end;
 
-		if (i < old->n && old->v[i].start <= start && old->v[i].kind == BUNSHIN_RUN) {
+		if (i < old->n && old->v[i].start <= start && old->v[i].kind != BUNSHIN_WHOLE) {
 			if (old->v[i].end < stop)
 				stop = old->v[i].end;
 			seg = bunshin_seg_keep(w->task, &old->v[i], vma, start, stop);
@@ -303,7 +303,7 @@ static int walk_vmas(struct walk *w, const struct bunshin_vma *vmas, size_t n)
 			continue;
 		while (k < w->source.n && w->source.v[k].end <= vmas[i].start)
 			k++;
-		if (vmas[i].kind == BUNSHIN_RUN ? walk_runs(w, &vmas[i], k) : walk_whole(w, &vmas[i], k))
+		if (vmas[i].kind == BUNSHIN_WHOLE ? walk_whole(w, &vmas[i], k) : walk_runs(w, &vmas[i], k))
 			return -1;
 	}
 	return 0;

@@ -12,12 +12,13 @@
  *                             <- RECORDED (or FAILED: the source is let go already)
  *   RELEASE                   ->        processes are let go; the cgroup stays frozen for the core to thaw
  *                             <- OK
- *   BRANCH   namespaces ...   ->        any number at once, told apart by seq
- *                             <- OK with the pid, or FAILED
- *   FORK     control socket   ->        a new pool process for a child snapshot; talk to it there
+ *   BRANCH   namespaces ...   ->        any number at once; each answers on a socket of its own
+ *                             <- OK with the pid, or FAILED; its end without an answer is a failure
+ *   FORK     control socket   ->        a new pool process for a child snapshot; it answers there
  *                             <- OK with its pid
  *
- * The pool exits when its control socket is closed at the other end.
+ * The pool exits when its control socket is shut down at the other end, or the process that
+ * started it has ended.
  */
 #include <stdint.h>
 
@@ -52,11 +53,12 @@ struct bsh_pool_prepare {
 	char log[64];         /* file name in the directory; "": no log */
 };
 
-struct bsh_pool_plain { /* RECORD, RELEASE, FORK (with one descriptor: the new control socket) */
+/* RECORD, RELEASE, FORK. FORK comes with one descriptor: the new pool's control socket. */
+struct bsh_pool_plain {
 	struct bsh_pool_header header;
 };
 
-/* Descriptors: mount namespace, network namespace, then n_cgroups cgroup.procs files. */
+/* Descriptors: socket for the answer, mount namespace, network namespace, then n_cgroups cgroup.procs files. */
 #define BSH_POOL_CGROUPS_MAX 16
 struct bsh_pool_branch {
 	struct bsh_pool_header header;

@@ -15,6 +15,7 @@
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -40,7 +41,7 @@
 #undef LOG_PREFIX
 #define LOG_PREFIX "pool: "
 
-#define FDS_MAX (2 + BSH_POOL_CGROUPS_MAX)
+#define FDS_MAX (3 + BSH_POOL_CGROUPS_MAX)
 
 union request {
 	struct bsh_pool_header header;
@@ -48,21 +49,14 @@ union request {
 	struct bsh_pool_branch branch;
 };
 
-/* A restore that has not answered yet. */
-struct running {
-	pid_t pid;
-	uint32_t seq;
-};
-
 static struct {
 	int control;
 	int signals;
+	int owner; /* pidfd of who started us */
 	int images_fd;
 	int log_fd; /* a file in memory; what was logged last becomes an answer's text */
 	off_t log_read;
-	struct running *running;
-	size_t n_running;
-} pool = { .control = -1, .signals = -1, .images_fd = -1, .log_fd = -1 };
+} pool = { .control = -1, .signals = -1, .owner = -1, .images_fd = -1, .log_fd = -1 };
 
 int bunshin_set_external_net(pid_t root, const char *key)
 {
@@ -78,12 +72,28 @@ int bunshin_set_external_net(pid_t root, const char *key)
 	return add_external(text);
 }
 
-static int answer_with(struct bsh_pool_answer *answer, uint32_t seq, enum bsh_pool_type type)
+static int answer_on(int socket, struct bsh_pool_answer *answer, uint32_t seq, enum bsh_pool_type type)
 {
 	answer->header = (struct bsh_pool_header){
 		.size = sizeof(*answer), .type = type, .version = BSH_POOL_VERSION, .seq = seq
 	};
-	return bunshin_msg_send(pool.control, answer, sizeof(*answer), NULL, 0);
+	return bunshin_msg_send(socket, answer, sizeof(*answer), NULL, 0);
+}
+
+static int answer_with(struct bsh_pool_answer *answer, uint32_t seq, enum bsh_pool_type type)
+{
+	return answer_on(pool.control, answer, seq, type);
+}
+
+/* Who waits for a branch or a new pool learns there why it did not come; the pool goes on. */
+static int refuse(const int *fds, unsigned int n_fds, uint32_t seq, int error, const char *text)
+{
+	struct bsh_pool_answer answer = { .error = error };
+
+	snprintf(answer.text, sizeof(answer.text), "%s: %s", text, strerror(error));
+	if (n_fds)
+		answer_on(fds[0], &answer, seq, BSH_POOL_FAILED);
+	return 0;
 }
 
 static int answer_failed(uint32_t seq, int error, const char *text)
@@ -153,64 +163,43 @@ static int serve_release(const union request *req)
 	return answer_failed(req->header.seq, EIO, last_error("the dump did not end well"));
 }
 
-static int note_running(pid_t pid, uint32_t seq)
-{
-	struct running *all = xrealloc(pool.running, (pool.n_running + 1) * sizeof(*all));
-
-	if (!all)
-		return -1;
-	pool.running = all;
-	all[pool.n_running++] = (struct running){ pid, seq };
-	return 0;
-}
-
 static int serve_branch(const union request *req, const int *fds, unsigned int n_fds)
 {
 	const struct bsh_pool_branch *branch = &req->branch;
 	pid_t pid;
 
-	if (branch->n_cgroups > BSH_POOL_CGROUPS_MAX || n_fds != 2 + branch->n_cgroups)
-		return answer_failed(req->header.seq, EINVAL, "BRANCH came without its descriptors");
+	if (branch->n_cgroups > BSH_POOL_CGROUPS_MAX || n_fds != 3 + branch->n_cgroups)
+		return refuse(fds, n_fds, req->header.seq, EINVAL, "BRANCH came without its descriptors");
 	pid = fork();
 	if (!pid)
-		bunshin_branch_run(branch, fds, pool.control);
-	if (pid < 0)
-		return answer_failed(req->header.seq, errno, "the pool cannot fork");
-	return note_running(pid, req->header.seq);
+		bunshin_branch_run(branch, fds);
+	return pid < 0 ? refuse(fds, n_fds, req->header.seq, errno, "the pool cannot fork") : 0;
 }
 
 /* In the new pool: the snapshot is the child's now. */
-static void become_child(int control)
+static int become_child(int control, uint32_t seq)
 {
+	struct bsh_pool_answer answer = { .pid = getpid() };
+
 	close(pool.control);
 	if (pool.images_fd >= 0)
 		close(pool.images_fd);
 	pool.control = control;
 	pool.images_fd = -1;
-	pool.n_running = 0;
 	bunshin_record_reset();
+	return control < 0 ? -1 : answer_with(&answer, seq, BSH_POOL_OK);
 }
 
 static int serve_fork(const union request *req, const int *fds, unsigned int n_fds)
 {
-	struct bsh_pool_answer answer = {};
-	int control;
 	pid_t pid;
 
 	if (n_fds != 1)
-		return answer_failed(req->header.seq, EINVAL, "FORK wants one descriptor");
+		return refuse(fds, n_fds, req->header.seq, EINVAL, "FORK wants one descriptor");
 	pid = fork();
-	if (pid < 0)
-		return answer_failed(req->header.seq, errno, "the pool cannot fork");
-	if (!pid) {
-		control = fcntl(fds[0], F_DUPFD_CLOEXEC, 3);
-		if (control < 0)
-			_exit(1);
-		become_child(control);
-		return 0;
-	}
-	answer.pid = pid;
-	return answer_with(&answer, req->header.seq, BSH_POOL_OK);
+	if (!pid)
+		return become_child(fcntl(fds[0], F_DUPFD_CLOEXEC, 3), req->header.seq);
+	return pid < 0 ? refuse(fds, n_fds, req->header.seq, errno, "the pool cannot fork") : 0;
 }
 
 static int serve(const union request *req, const int *fds, unsigned int n_fds)
@@ -253,49 +242,31 @@ static bool serve_one(void)
 	return !ret;
 }
 
-/* A restore has ended; it has answered unless something killed it. */
-static void restore_ended(pid_t pid, int status)
-{
-	char text[128];
-	size_t i;
-
-	for (i = 0; i < pool.n_running && pool.running[i].pid != pid; i++)
-		;
-	if (i == pool.n_running)
-		return;
-	if (WIFSIGNALED(status)) {
-		snprintf(text, sizeof(text), "the restore was killed by signal %d", WTERMSIG(status));
-		answer_failed(pool.running[i].seq, EIO, text);
-	} else if (WEXITSTATUS(status) == 1) {
-		answer_failed(pool.running[i].seq, EIO, "the restore ended early");
-	}
-	pool.running[i] = pool.running[--pool.n_running];
-}
-
 /* Restores, the inits of branches (they are siblings of the restore) and forked pools end here. */
 static void reap(void)
 {
 	struct signalfd_siginfo info;
-	int status;
-	pid_t pid;
 
 	while (read(pool.signals, &info, sizeof(info)) == sizeof(info))
 		;
-	while ((pid = waitpid(-1, &status, WNOHANG)) > 0)
-		restore_ended(pid, status);
+	while (waitpid(-1, NULL, WNOHANG) > 0)
+		;
 }
 
 static int run(void)
 {
-	struct pollfd events[2];
+	struct pollfd events[3];
 
 	while (1) {
 		events[0] = (struct pollfd){ .fd = pool.control, .events = POLLIN };
 		events[1] = (struct pollfd){ .fd = pool.signals, .events = POLLIN };
-		if (poll(events, 2, -1) < 0 && errno != EINTR)
+		events[2] = (struct pollfd){ .fd = pool.owner, .events = POLLIN };
+		if (poll(events, 3, -1) < 0 && errno != EINTR)
 			return 1;
 		if (events[1].revents & POLLIN)
 			reap();
+		if (events[2].revents)
+			return 0;
 		if ((events[0].revents & (POLLIN | POLLHUP | POLLERR)) && !serve_one())
 			return 0;
 	}
@@ -324,13 +295,25 @@ static int start_log(void)
 	return log_init(path);
 }
 
+/* Its end is ours, also when copies of the control socket live on in other processes. */
+static int watch_owner(void)
+{
+	pid_t owner = getppid();
+
+	pool.owner = syscall(__NR_pidfd_open, owner, 0);
+	if (pool.owner >= 0 && fcntl(pool.owner, F_SETFD, FD_CLOEXEC) == 0 && getppid() == owner)
+		return 0;
+	pr_perror("cannot watch the process that started us");
+	return -1;
+}
+
 static int set_up(void)
 {
 	sigset_t chld;
 
 	set_options();
 	util_init();
-	if (start_log() || check_caps() || kerndat_init() || check_options() || init_service_fd())
+	if (start_log() || watch_owner() || check_caps() || kerndat_init() || check_options() || init_service_fd())
 		return -1;
 	sigemptyset(&chld);
 	sigaddset(&chld, SIGCHLD);

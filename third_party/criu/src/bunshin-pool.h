@@ -55,8 +55,8 @@ int bunshin_restore_shmem(void *addr, unsigned long size, unsigned long shmid);
 
 enum bunshin_kind {
 	BUNSHIN_WHOLE = 1, /* the segment is the whole VMA */
-	BUNSHIN_RUN,	   /* dirty pages of a file mapping */
-	BUNSHIN_COPY,	   /* contents to be copied into a VMA of its own kind (huge pages) */
+	BUNSHIN_RUN,	   /* dirty pages of loaded code's file, moved over its mapping */
+	BUNSHIN_COPY,	   /* pages to be copied into a mapping of another kind (other files, huge pages) */
 };
 
 /* A VMA of the source with private pages. */
@@ -66,6 +66,7 @@ struct bunshin_vma {
 	uint32_t flags; /* of mmap */
 	uint32_t kind;
 	uint32_t whole; /* every page counts, resident or not */
+	uint64_t file;	/* tells files of one task apart; 0: none */
 };
 
 /*
@@ -146,6 +147,12 @@ int bunshin_ranges_add(struct bunshin_ranges *ranges, uint64_t start, uint64_t e
 int bunshin_scan(int pagemap_fd, uint64_t start, uint64_t end, struct bunshin_ranges *ret_ranges);
 /* The VMAs of a running process, as far as /proc/PID/smaps tells. */
 int bunshin_read_vmas(pid_t pid, struct bunshin_vma **ret_vmas, size_t *ret_n);
+/*
+ * Private mappings of files that no mapping of the task runs code from become COPY. Pages moved over a
+ * file mapping are anonymous: MADV_DONTNEED would then make them zero, where it should bring the file's
+ * content back. Nobody does that to a library's relocations, and they are most of what is dirty.
+ */
+void bunshin_mark_copies(struct bunshin_vma *vmas, size_t n);
 /* All processes below @root: real and inner pids. */
 struct bunshin_pid {
 	pid_t real, vpid;
@@ -193,7 +200,7 @@ void bunshin_record_abandon(void);
 /* In a forked pool: what its parent recorded is not its own. */
 void bunshin_record_reset(void);
 /* In a fork of the pool: runs the restore and answers. Does not return. */
-void bunshin_branch_run(const struct bsh_pool_branch *req, const int *fds, int control) __attribute__((noreturn));
+void bunshin_branch_run(const struct bsh_pool_branch *req, const int *fds) __attribute__((noreturn));
 
 void bunshin_phase(const char *name);
 void bunshin_error_text(const char *line, char *ret_text, size_t room);

@@ -187,9 +187,11 @@ int bunshin_record_task(struct pstree_item *item, struct vm_area_list *vmas)
 			.prot = vma->e->prot,
 			.flags = vma->e->flags,
 			.kind = kind_of(vma),
+			.file = vma_area_is(vma, VMA_FILE_PRIVATE) ? vma->e->shmid : 0,
 			.whole = vma_area_is(vma, VMA_AREA_VDSO) || vma_area_is(vma, VMA_AREA_AIORING),
 		};
 	}
+	bunshin_mark_copies(rec.shared->vmas, n);
 	return ask((struct note){ .type = TASK, .vpid = vpid(item), .real = item->pid->real, .n = n }, -1);
 }
 

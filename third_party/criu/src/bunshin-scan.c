@@ -150,6 +150,7 @@ static bool parse_header(const char *line, struct bunshin_vma *vma)
 	if (perms[3] != 'p' || !strncmp(line, "[vvar", 5) || !strncmp(line, "[vsyscall]", 10))
 		return true;
 	vma->kind = inode ? BUNSHIN_RUN : BUNSHIN_WHOLE;
+	vma->file = inode;
 	vma->whole = !strncmp(line, "[vdso]", 6);
 	return true;
 }
@@ -202,6 +203,7 @@ int bunshin_read_vmas(pid_t pid, struct bunshin_vma **ret_vmas, size_t *ret_n)
 		vmas[n++] = vma;
 	}
 	ret = 0;
+	bunshin_mark_copies(vmas, n);
 	*ret_vmas = vmas;
 	*ret_n = n;
 	vmas = NULL;
@@ -210,6 +212,32 @@ out:
 	fclose(f);
 	xfree(vmas);
 	return ret;
+}
+
+static bool runs_code(const struct bunshin_vma *vmas, size_t n, uint64_t file)
+{
+	size_t i;
+
+	for (i = 0; i < n; i++)
+		if (vmas[i].file == file && (vmas[i].prot & PROT_EXEC))
+			return true;
+	return false;
+}
+
+void bunshin_mark_copies(struct bunshin_vma *vmas, size_t n)
+{
+	uint64_t code = 0;
+	size_t i;
+
+	for (i = 0; i < n; i++) {
+		if (vmas[i].kind != BUNSHIN_RUN || vmas[i].file == code)
+			continue;
+		/* A file's mappings follow each other: its code need not be looked for each time. */
+		if (runs_code(vmas, n, vmas[i].file))
+			code = vmas[i].file;
+		else
+			vmas[i].kind = BUNSHIN_COPY;
+	}
 }
 
 static int inner_pid(pid_t real, pid_t *ret_vpid)
