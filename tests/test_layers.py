@@ -52,10 +52,11 @@ def test_includes_point_downwards(source: Path) -> None:
 
 
 def test_an_engine_includes_no_other_engine() -> None:
+    shared = {"engine", "command"}  # the table; running our CRIU
     for source in (CSRC / "engine").glob("*.c"):
         for name in INCLUDE.findall(source.read_text()):
             target = resolve(source, name)
-            assert layer_of(target) != "engine" or Path(target).stem in {"engine", source.stem}, (
+            assert layer_of(target) != "engine" or Path(target).stem in {*shared, source.stem}, (
                 f"{source.name} must not include {target}"
             )
 
