@@ -23,5 +23,7 @@ ffibuilder.set_source(
     sources=SOURCES,
     include_dirs=["csrc"],
     define_macros=[("_GNU_SOURCE", None)],
+    # Bound at load time: a forked child of many threads must not run the dynamic linker.
+    extra_link_args=["-Wl,-z,now"],
     extra_compile_args=["-std=gnu17", "-O2", "-Wall", "-Wextra", "-Wno-unused-parameter", "-fvisibility=hidden"],
 )

@@ -33,6 +33,7 @@
 struct entry {
 	const struct bsh_workspace *ws;
 	int command_procs_fd; /* of the command's own cgroup, in the tracker's place */
+	int command_report_fd; /* the command's own: its word must not be taken for the one that tells its pid */
 	int std_fds[3];
 	char **programs;      /* where to look for it, in turn */
 	char *const *argv;
@@ -102,7 +103,7 @@ static void join_main(void *context, int report_fd)
 	if (pid < 0)
 		bsh_report_exit(report_fd, errno, "fork in the workspace");
 	if (pid == 0)
-		command_main(entry, report_fd);
+		command_main(entry, entry->command_report_fd);
 	bsh_report_done(report_fd, (int)pid);
 }
 
@@ -164,25 +165,41 @@ static int make_pipes(int pipes[3][2], struct bsh_error *err)
 struct running {
 	struct bsh_cgroup cgroup; /* the command's own */
 	int pidfd;
-	int report_fd;
+	int report_fd; /* of the command */
 };
+
+/* One that cannot be followed must not stay as a zombie: the workspace's end would wait for it. */
+static void end_command(const struct running *running, pid_t pid)
+{
+	siginfo_t info;
+
+	bsh_cgroup_kill(&running->cgroup, NULL, NULL);
+	while (waitid(P_PID, (id_t)pid, &info, WEXITED | __WALL) < 0 && errno == EINTR)
+		;
+}
 
 static int join(struct entry *entry, struct running *running, struct bsh_error *err)
 {
 	auto_close int pidfd = -1, report_fd = -1;
-	int status, command_pid, rc;
+	int status, command_pid, report[2], rc = bsh_make_pipe(report);
 	pid_t pid;
 
+	if (rc < 0)
+		return bsh_fail(err, -rc, "make a pipe");
+	running->report_fd = report[0];
+	entry->command_report_fd = report[1];
 	rc = bsh_spawn(join_main, entry, 0, &pid, &pidfd, &report_fd, err);
+	close(report[1]);
 	if (rc < 0)
 		return rc;
 	rc = bsh_report_read(report_fd, pidfd, &command_pid, err);
 	/* Our child by now, or dead and not reaped: the number cannot mean another process. */
-	if (rc == 0)
+	if (rc == 0) {
 		rc = bsh_pidfd_open(command_pid, &running->pidfd, err);
+		if (rc < 0)
+			end_command(running, command_pid);
+	}
 	bsh_wait_pidfd(pidfd, -1, &status);
-	if (rc == 0)
-		running->report_fd = bsh_take_fd(&report_fd);
 	return rc;
 }
 
@@ -255,7 +272,7 @@ static int follow(struct running *running, const struct bsh_exec_request *req, i
 {
 	struct bsh_pump pump = {
 		.pidfd = running->pidfd,
-		.fds = { pipes[0][1], pipes[1][0], pipes[2][0] },
+		.fds = { bsh_take_fd(&pipes[0][1]), bsh_take_fd(&pipes[1][0]), bsh_take_fd(&pipes[2][0]) },
 		.input = req->input,
 		.input_len = req->input_len,
 		.output_max = req->output_max_bytes ? req->output_max_bytes : OUTPUT_MAX_DEFAULT,
@@ -269,6 +286,7 @@ static int follow(struct running *running, const struct bsh_exec_request *req, i
 	} else if (rc < 0) {
 		bsh_cgroup_kill(&running->cgroup, NULL, NULL);
 	}
+	bsh_pump_close(&pump);
 	result->truncated = pump.truncated;
 	result->out_len = pump.outputs[0].len;
 	result->out = (unsigned char *)bsh_take(pump.outputs[0].text);

@@ -128,3 +128,10 @@ int bsh_pump_run(struct bsh_pump *pump, long long timeout_ms, struct bsh_error *
 			return -ETIMEDOUT;
 	}
 }
+
+void bsh_pump_close(struct bsh_pump *pump)
+{
+	for (int stream = 0; stream < 3; stream++)
+		if (pump->fds[stream] >= 0)
+			finish(pump, stream);
+}

@@ -9,7 +9,7 @@ struct bsh_error;
 
 struct bsh_pump {
 	int pidfd;
-	int fds[3];                    /* our ends of its standard streams, non-blocking; closed and set to -1 when done */
+	int fds[3];                    /* our ends of its standard streams, non-blocking; the pump's to close */
 	const char *input;
 	unsigned long long input_len;
 	unsigned long long output_max; /* of each stream */
@@ -21,3 +21,4 @@ struct bsh_pump {
 int bsh_pump_run(struct bsh_pump *pump, long long timeout_ms, struct bsh_error *err);
 /* What is in the pipes already. */
 void bsh_pump_drain(struct bsh_pump *pump);
+void bsh_pump_close(struct bsh_pump *pump);

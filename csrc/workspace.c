@@ -20,6 +20,7 @@
 #include "start.h"
 
 #define FREEZE_TIMEOUT_MS 10000
+#define STOP_TIMEOUT_MS 30000
 
 static struct bsh_workspace *workspace_new(struct bsh_core *core, const struct bsh_record *record)
 {
@@ -280,8 +281,8 @@ static int stop_locked(struct bsh_workspace *ws, struct bsh_error *err)
 
 	if (rc < 0)
 		return rc;
-	if (ws->init_pid)
-		bsh_wait_pidfd(ws->init_pidfd, -1, &status);
+	if (ws->init_pid && bsh_wait_pidfd(ws->init_pidfd, STOP_TIMEOUT_MS, &status) == -ETIMEDOUT)
+		return bsh_fail(err, ETIMEDOUT, "wait for the end of init, pid %d", ws->init_pid);
 	ws->init_pid = 0;
 	ws->frozen = false;
 	close_fd(&ws->init_pidfd);
