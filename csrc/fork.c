@@ -55,6 +55,18 @@ static int make_place(
 	return rc;
 }
 
+static int apply_affinity(struct bsh_snapshot *snap, struct bsh_workspace *ws, struct bsh_error *err)
+{
+	auto_free pid_t *pids = NULL;
+	size_t n = 0;
+	int rc;
+
+	if (!snap->affinity.n)
+		return 0;
+	rc = bsh_cgroup_pids(&ws->cgroup, &pids, &n, err);
+	return rc < 0 ? rc : bsh_affinity_apply(&snap->affinity, pids, n, err);
+}
+
 static int run_engine(struct bsh_snapshot *snap, struct bsh_workspace *ws, struct bsh_trace *trace,
 	struct bsh_carried *carried, int *ret_pidfd, struct bsh_error *err)
 {
@@ -71,6 +83,8 @@ static int run_engine(struct bsh_snapshot *snap, struct bsh_workspace *ws, struc
 		rc = bsh_pidfd_open(pid, ret_pidfd, err);
 	if (rc == 0)
 		rc = bsh_fault_hit(BSH_FAULT_BRANCH_RUNNING, err);
+	if (rc == 0)
+		rc = apply_affinity(snap, ws, err);
 	if (rc == 0)
 		rc = bsh_workspace_adopt(ws, pid, err);
 	if (rc < 0)

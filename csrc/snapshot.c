@@ -14,6 +14,7 @@
 #include "host/carry.h"
 #include "host/trace.h"
 #include "layer.h"
+#include "merge.h"
 #include "workspace.h"
 
 /* One snapshot in the making. */
@@ -23,6 +24,9 @@ struct taking {
 	struct bsh_layer_job *layer;
 	struct bsh_alias_source aliases;
 	char *index, *root; /* paths in aliases */
+	char **below;	    /* our own layers below the workspace */
+	size_t n_merged;    /* how many they are */
+	char *merged;	    /* the layer that they become; NULL while they are few */
 	struct bsh_source source;
 	struct bsh_carried carried;
 	pid_t *pids;
@@ -51,22 +55,49 @@ void bsh_origin_put(void *opaque)
 
 /* ---- making and giving up ----------------------------------------------------- */
 
-/* Top first: the layer to come, the workspace's own earlier ones if it is stacked on them, what it runs on. */
-static char **stack_layers(const struct bsh_workspace *ws, const char *layer, bool stacked)
+/* More layers than this of our own below a workspace, and its snapshot merges them into one. */
+#define LAYERS_MAX 40
+
+static bool is_own_layer(const struct bsh_core *core, const char *layer)
+{
+	size_t length = strlen(core->home);
+
+	return !strncmp(layer, core->home, length) && !strncmp(layer + length, "/layers/", 8) &&
+	       strncmp(layer + length, "/layers/runtime-", 16);
+}
+
+/* The layers that earlier snapshots left below the workspace; they are on top of the image's. */
+static char **own_layers(const struct bsh_workspace *ws)
+{
+	char **own = bsh_strv_copy(NULL);
+
+	for (char **at = ws->record.layers; *at && is_own_layer(ws->core, *at); at++)
+		bsh_strv_push(&own, bsh_strdup(*at));
+	return own;
+}
+
+/*
+ * Top first: the layer to come, the workspace's own earlier ones if it is stacked on them, what it runs on.
+ * merged, unless NULL, stands for the first n_merged of the last.
+ */
+static char **stack_layers(
+	const struct bsh_workspace *ws, const char *layer, bool stacked, const char *merged, size_t n_merged)
 {
 	char **layers = bsh_strv_copy(NULL);
 
 	bsh_strv_push(&layers, bsh_strdup(layer));
 	for (char **at = ws->record.deltas; stacked && at && *at; at++)
 		bsh_strv_push(&layers, bsh_strdup(*at));
-	for (char **at = ws->record.layers; *at; at++)
+	if (merged)
+		bsh_strv_push(&layers, bsh_strdup(merged));
+	for (char **at = ws->record.layers + (merged ? n_merged : 0); *at; at++)
 		bsh_strv_push(&layers, bsh_strdup(*at));
 	return layers;
 }
 
-static void fill_record(
-	struct bsh_record *record, const struct bsh_workspace *ws, const struct bsh_engine *engine, bool stacked)
+static void fill_record(struct bsh_record *record, struct taking *take, const struct bsh_engine *engine)
 {
+	const struct bsh_workspace *ws = take->ws;
 	auto_free char *layer = NULL;
 	struct timespec now;
 
@@ -80,7 +111,11 @@ static void fill_record(
 	record->engine = bsh_strdup(engine->name);
 	record->parent = bsh_strdup(ws->record.id);
 	layer = bsh_format("%s/layers/%s", ws->core->home, record->id);
-	record->layers = stack_layers(ws, layer, stacked);
+	take->below = own_layers(ws);
+	take->n_merged = bsh_strv_len((const char *const *)take->below);
+	if (take->n_merged > LAYERS_MAX)
+		take->merged = bsh_format("%s/layers/%s-merged", ws->core->home, record->id);
+	record->layers = stack_layers(ws, layer, take->stacked, take->merged, take->n_merged);
 	record->deltas = bsh_strv_copy(NULL);
 	memset(&record->init, 0, sizeof(record->init));
 	clock_gettime(CLOCK_REALTIME, &now);
@@ -90,6 +125,7 @@ static void fill_record(
 static void snapshot_release(struct bsh_snapshot *snap)
 {
 	bsh_record_release(&snap->record);
+	bsh_affinity_release(&snap->affinity);
 	pthread_mutex_destroy(&snap->lock);
 	pthread_cond_destroy(&snap->idle);
 	free(snap->dir);
@@ -107,7 +143,7 @@ static int snapshot_make(struct taking *take, const struct bsh_engine *engine, s
 	pthread_mutex_init(&snap->lock, NULL);
 	pthread_cond_init(&snap->idle, NULL);
 	take->stacked = ws->layer_index && bsh_strv_len((const char *const *)ws->record.deltas) < BSH_LAYER_CHAIN_MAX;
-	fill_record(&snap->record, ws, engine, take->stacked);
+	fill_record(&snap->record, take, engine);
 	snap->dir = bsh_format("%s/snapshots/%s", ws->core->home, snap->record.id);
 	snap->origin = bsh_alloc(sizeof(*snap->origin));
 	snap->origin->engine = engine;
@@ -218,6 +254,8 @@ static int copy_ahead(struct taking *take, struct bsh_error *err)
 	if (rc == 0)
 		rc = bsh_layer_copy_ahead(take->layer, err);
 	fill_aliases(take);
+	if (rc == 0 && take->merged)
+		rc = bsh_merge_layers(take->below, take->merged, err);
 	if (rc == 0)
 		rc = bsh_aliases_look_ahead(&take->aliases, err);
 	if (rc == 0)
@@ -234,6 +272,9 @@ static int capture_files(void *context, struct bsh_trace *trace, struct bsh_erro
 
 	if (rc == 0)
 		rc = bsh_aliases_add(take->layer, &take->aliases, err);
+	bsh_affinity_release(&take->snap->affinity);
+	if (rc == 0)
+		rc = bsh_affinity_read(take->source.pid, take->pids, take->source.n_pids, &take->snap->affinity, err);
 	if (rc == 0)
 		rc = bsh_fault_hit(BSH_FAULT_LAYER_FROZEN, err);
 	bsh_trace_end(trace, phase);
@@ -409,5 +450,7 @@ int bsh_snapshot_take(struct bsh_workspace *ws, const char *engine_name, struct 
 	free(take.pids);
 	free(take.index);
 	free(take.root);
+	bsh_strv_free(take.below);
+	free(take.merged);
 	return rc < 0 ? bsh_context(err, rc, "snapshot of %s", ws->record.id) : 0;
 }

@@ -12,6 +12,7 @@
 #include <stdbool.h>
 
 #include "engine/engine.h"
+#include "host/affinity.h"
 #include "registry.h"
 
 struct bsh_core;
@@ -31,6 +32,7 @@ struct bsh_snapshot {
 	struct bsh_record record; /* layers: what a branch is stacked on */
 	char *dir;
 	struct bsh_origin *origin;
+	struct bsh_affinity affinity;
 	pthread_mutex_t lock; /* of what follows */
 	pthread_cond_t idle;
 	unsigned int branching; /* branches in the making; a drop waits for them */

@@ -259,9 +259,9 @@ static int check_process(struct check *check, pid_t pid, struct bsh_error *err)
 		return 0; /* ended meanwhile */
 	check->process = &stat;
 	check->status = &status;
-	rc = check_family(check, text, err);
+	rc = check_namespaces(check, err);
 	if (rc == 0)
-		rc = check_namespaces(check, err);
+		rc = check_family(check, text, err);
 	if (rc == 0)
 		rc = bsh_open_files_visit_if_alive(pid, check_descriptor, check, err);
 	return rc;
