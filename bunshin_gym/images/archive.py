@@ -17,7 +17,7 @@ import subprocess
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from bunshin_gym.errors import ImageBuildError
+from bunshin_gym.errors import ImageBuildError, ImageError
 from bunshin_gym.images.run import Report, need_program, run
 
 __all__ = ["copy_tree", "file_digest", "remove_tree", "tree_digest", "unpack_file", "unpack_stream"]
@@ -124,6 +124,13 @@ def _prepare(rootfs: Path) -> str:
 
 
 def remove_tree(path: Path) -> None:
-    """Removes a tree that may hold anything; what is already gone is no error."""
+    """Removes a tree that may hold anything; what is already gone is no error.
+
+    Raises:
+        ImageError: something is mounted inside, whose content would be removed too.
+    """
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        if Path(line.split()[4]).is_relative_to(path.resolve()):
+            raise ImageError(f"{path} is not removed: {line.split()[4]} is a mount point; unmount it first")
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(path)

@@ -120,14 +120,17 @@ def _bootstrap(definition: Definition, rootfs: Path, report: Report) -> None:
     ]
     run(
         [
+            *_confined(),
             program,
             "--mode=root",
             "--format=directory",
             f"--variant={definition.variant}",
-            f"--include={','.join(definition.packages)}",
+            *([f"--include={','.join(definition.packages)}"] if definition.packages else []),
             '--aptopt=APT::Install-Recommends "false"',
             '--aptopt=Acquire::Languages "none"',
             '--aptopt=Acquire::Retries "3"',
+            # The tree is put in place when it is whole; a power cut before that loses nothing.
+            "--dpkgopt=force-unsafe-io",
             *(f"--dpkgopt=path-exclude={pattern}" for pattern in _NO_DOCS),
             definition.suite,
             str(rootfs),
@@ -205,9 +208,14 @@ def _copy_files(copy: FileCopy, folder: Path, rootfs: Path) -> None:
 
 
 def _chroot_argv(rootfs: Path, command: Sequence[str]) -> list[str]:
-    """The command in the new root, in its own mount and pid namespaces."""
-    unshare = need_program("unshare", "util-linux")
-    return [unshare, "--mount", "--pid", "--fork", "--kill-child", f"--root={rootfs}", "--", *command]
+    """The command in the new root."""
+    return [*_confined(f"--root={rootfs}"), *command]
+
+
+def _confined(*options: str) -> list[str]:
+    """Start of a command line: what the command mounts and starts is gone when it or we are."""
+    setpriv, unshare = need_program("setpriv", "util-linux"), need_program("unshare", "util-linux")
+    return [setpriv, "--pdeathsig", "KILL", unshare, "--mount", "--pid", "--fork", "--kill-child", *options, "--"]
 
 
 def _inside(rootfs: Path, path: str) -> Path:

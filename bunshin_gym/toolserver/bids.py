@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["MARK_SCRIPT", "FrameLetters", "letters_of", "split_bid"]
 
 # Numbers what has no number yet. Open shadow roots are entered. An id met twice (a cloned element) is
-# given anew to the later one. Returns the id of the focused element, if it is not the page itself.
+# given anew to the later one. Returns the title, and the id of the focused element if it is not the page
+# itself.
 MARK_SCRIPT = """
 (letters) => {
   const key = Symbol.for('bunshin.next-bid');
@@ -41,8 +42,8 @@ MARK_SCRIPT = """
   while (active && active.shadowRoot && active.shadowRoot.activeElement)
     active = active.shadowRoot.activeElement;
   if (!active || active === document.body || active === document.documentElement)
-    return '';
-  return active.getAttribute('bid') || '';
+    active = null;
+  return [document.title, active && active.getAttribute('bid') || ''];
 }
 """
 

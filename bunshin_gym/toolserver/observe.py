@@ -11,7 +11,7 @@ from playwright.async_api import Error as PlaywrightError
 
 from .axtree import ElementFacts, FrameTree, facts_of_snapshot, render
 from .bids import MARK_SCRIPT
-from .browser import Browser
+from .browser import Browser, BrowserGoneError
 from .screen import Screen
 from .settle import next_frame, settle
 
@@ -56,14 +56,15 @@ class Observer:
             await self._settle(_NETWORK_TIMEOUT_S if acted else 0.0)
         settled = time.monotonic()
         page = self._browser.active_page()
-        shot, tabs, text = await asyncio.gather(
+        shot, titles, text = await asyncio.gather(
             self._picture(page, wait=changed) if screenshot else _nothing(),
-            self._tabs(page),
+            self._other_titles(page),
             self._read(page, tree=tree, dom=dom),
         )
         timings = {"settle": (settled - started) * 1e3, "read": (time.monotonic() - settled) * 1e3}
         notices = self._browser.take_notices()
-        return {**tabs, **text, "screenshot": shot, "notices": notices, "timings_ms": timings}
+        tabs = self._tabs(page, {**titles, page: text["title"]})
+        return {**text, **tabs, "screenshot": shot, "notices": notices, "timings_ms": timings}
 
     async def _settle(self, network_timeout_s: float) -> None:
         """Settles the active page, and the one that took its place meanwhile."""
@@ -79,21 +80,33 @@ class Observer:
             await next_frame(page)
         return await asyncio.to_thread(self._screen.capture)
 
-    async def _tabs(self, page: Page) -> dict[str, Any]:
+    async def _other_titles(self, page: Page) -> dict[Page, str]:
+        """Titles of the tabs behind the active one; its own comes with its text."""
+        others = [other for other in self._browser.pages() if other is not page]
+        titles = await asyncio.gather(*(_title(other) for other in others))
+        return dict(zip(others, titles, strict=True))
+
+    def _tabs(self, page: Page, titles: dict[Page, str]) -> dict[str, Any]:
         pages = self._browser.pages()
-        titles = await asyncio.gather(*(_title(other) for other in pages))
-        at = pages.index(page)
+        if page not in pages:
+            raise BrowserGoneError("the page was closed while it was read")
         return {
             "url": page.url,
-            "title": titles[at],
             "open_pages_urls": [other.url for other in pages],
-            "open_pages_titles": titles,
-            "active_page_index": at,
+            "open_pages_titles": [titles.get(other, "") for other in pages],
+            "active_page_index": pages.index(page),
         }
 
     async def _read(self, page: Page, *, tree: bool, dom: bool) -> dict[str, Any]:
         """Tree and DOM text; a page that does not answer or navigates away just now has none."""
-        empty = {"axtree_txt": "", "axtree_cut": False, "dom": "", "focused_element_bid": "", "page_error": ""}
+        empty = {
+            "title": "",
+            "axtree_txt": "",
+            "axtree_cut": False,
+            "dom": "",
+            "focused_element_bid": "",
+            "page_error": "",
+        }
         try:
             async with asyncio.timeout(_PAGE_TIMEOUT_S):
                 return {**empty, **await self._read_page(page, tree=tree, dom=dom)}
@@ -105,8 +118,10 @@ class Observer:
     async def _read_page(self, page: Page, *, tree: bool, dom: bool) -> dict[str, Any]:
         letters = self._browser.letters(page)
         frames = page.frames
-        active = await asyncio.gather(*(_mark(frame, letters.of(frame)) for frame in frames))
-        result: dict[str, Any] = {"focused_element_bid": next((bid for bid in reversed(active) if bid), "")}
+        marked = await asyncio.gather(*(_mark(frame, letters.of(frame)) for frame in frames))
+        # Of a chain of frames that hold the focus, the innermost comes last.
+        focused = next((bid for _, bid in reversed(marked) if bid), "")
+        result: dict[str, Any] = {"title": marked[0][0], "focused_element_bid": focused}
         if tree:
             text, cut = await self._tree(page, await self._browser.session(page))
             result.update(axtree_txt=text, axtree_cut=cut)
@@ -141,11 +156,12 @@ async def _title(page: Page) -> str:
         return ""
 
 
-async def _mark(frame: Frame, letters: str) -> str:
-    """Numbers a frame's elements; the id of its focused one. A frame that just went away has none."""
+async def _mark(frame: Frame, letters: str) -> tuple[str, str]:
+    """Numbers a frame's elements; its title, and the id of its focused one. None of a frame that just went away."""
     try:
-        return str(await frame.evaluate(MARK_SCRIPT, letters))
+        title, focused = await frame.evaluate(MARK_SCRIPT, letters)
     except PlaywrightError:
         if frame.parent_frame is None:
             raise
-        return ""
+        return "", ""
+    return title, focused

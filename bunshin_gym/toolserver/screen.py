@@ -10,17 +10,23 @@ from mss import MSS
 
 __all__ = ["Screen"]
 
+_STRIP_BYTES = 1 << 20
+_PIXEL_BYTES = 4
+
 
 class Screen:
     """One connection to the X server, kept open and forked with the workspace.
 
-    Pictures come through the connection's socket, not through shared memory: a shared segment would be
-    one more thing that each branch has to have a copy of.
+    Pictures come through the connection's socket, not through shared memory, and in strips, not as a
+    whole: a buffer of a screen's size would be a few MiB that each branch has to have of its own, and
+    that the kernel has to find anew for every picture.
     """
 
     def __init__(self) -> None:
         self._grabber = MSS(backend="xgetimage")
-        self._area = self._grabber.monitors[0]
+        area = self._grabber.monitors[0]
+        self._width, self._height = area["width"], area["height"]
+        self._rows = max(1, _STRIP_BYTES // (self._width * _PIXEL_BYTES))
         self._compressor = zstandard.ZstdCompressor(level=1)
 
     def capture(self) -> dict[str, Any]:
@@ -30,5 +36,11 @@ class Screen:
             width, height, and `bgrx_zstd`: rows of 4-byte pixels (blue, green, red, unused), top to bottom,
             compressed, for screens are mostly flat and the copies to the host are not free.
         """
-        shot = self._grabber.grab(self._area)
-        return {"width": shot.width, "height": shot.height, "bgrx_zstd": self._compressor.compress(shot.raw)}
+        stream = self._compressor.compressobj(size=self._width * self._height * _PIXEL_BYTES)
+        parts = []
+        for top in range(0, self._height, self._rows):
+            rows = min(self._rows, self._height - top)
+            strip = {"left": 0, "top": top, "width": self._width, "height": rows}
+            parts.append(stream.compress(self._grabber.grab(strip).raw))
+        parts.append(stream.flush())
+        return {"width": self._width, "height": self._height, "bgrx_zstd": b"".join(parts)}

@@ -84,6 +84,13 @@ def test_equal_states_give_equal_pictures(page: ToolClient) -> None:
     assert first["axtree_txt"] == again["axtree_txt"]
 
 
+def test_a_text_cursor_does_not_blink(page: ToolClient) -> None:
+    first = act(page, "focus", bid=bid(page, "textbox 'Name'"))["screenshot"]
+    for _ in range(6):
+        page.call("noop", {"wait_ms": 250})
+        assert (page.observe(tree=False)["screenshot"] == first).all()
+
+
 def test_the_tree_tells_roles_states_and_frames(page: ToolClient) -> None:
     act(page, "fill", bid=bid(page, "textbox 'Name'"), value="Ann")
     tree = page.observe(screenshot=False)["axtree_txt"]

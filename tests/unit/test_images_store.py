@@ -6,7 +6,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -155,6 +158,39 @@ def test_two_builders_of_one_image_build_it_once(
     assert store.get("one") == store.get("two")
 
 
+STUCK_BUILDER = """
+import sys, threading
+from bunshin_gym.images import ImageStore, archive
+
+def stuck(source, rootfs, report):
+    rootfs.mkdir()
+    (rootfs / "half").write_text("not all of it")
+    print("building", flush=True)
+    threading.Event().wait()
+
+archive.copy_tree = stuck
+ImageStore(sys.argv[1]).from_folder(sys.argv[2], name="sample")
+"""
+
+
+def test_a_killed_builder_holds_up_nobody_and_leaves_nothing(store: ImageStore, tree: Path, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    argv = [sys.executable, "-c", STUCK_BUILDER, str(home), str(tree)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as builder:
+        assert builder.stdout is not None
+        assert builder.stdout.readline() == "building\n"
+        assert len(leftovers(home)) == 1
+        assert store.gc() == (), "a build that goes on is not garbage"
+        assert len(leftovers(home)) == 1
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(store.from_folder, tree, name="sample")
+            builder.kill()
+            image = waiting.result(timeout=30)
+    assert not (image.rootfs / "half").exists()
+    assert (image.rootfs / "data").exists()
+    assert leftovers(home) == []
+
+
 def test_a_damaged_store_says_so(store: ImageStore, tree: Path, tmp_path: Path) -> None:
     image = store.from_folder(tree, name="sample")
     config = image.rootfs.parent / "image.json"
@@ -189,3 +225,22 @@ def test_docker_configuration_becomes_ours() -> None:
     bare = config_of({"Env": None, "Entrypoint": None, "Cmd": None, "User": "", "WorkingDir": ""})
     assert (bare.argv, bare.user, bare.workdir) == ((), "root", "/")
     assert "PATH" in bare.env
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts: needs root")
+def test_what_is_mounted_inside_is_never_removed(store: ImageStore, tree: Path, tmp_path: Path) -> None:
+    old = store.from_folder(tree, name="sample")
+    (tree / "data").write_bytes(b"new")
+    store.from_folder(tree, name="sample")
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "file").write_text("kept")
+    stuck = tmp_path / "home" / "images" / f"tmp-{old.digest}-dead"
+    stuck.mkdir()
+    subprocess.run(["mount", "--bind", str(precious), str(stuck)], check=True)
+    try:
+        with pytest.raises(ImageError, match="mount point"):
+            store.gc()
+    finally:
+        subprocess.run(["umount", str(stuck)], check=True)
+    assert (precious / "file").read_text() == "kept"
