@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, Protocol, Self, runtime_checkable
 
 from bunshin_gym.errors import ClosedError, UsageError
 from bunshin_gym.keys import Context, call_digest
-from bunshin_gym.live import RESET, LiveWorkspace
+from bunshin_gym.live import RESET, LiveWorkspace, Spent
 from bunshin_gym.store.blobs import BlobMissingError
 from bunshin_gym.store.index import NewNode, Node, NodeGoneError
 from bunshin_gym.tree import Booted
@@ -50,6 +50,7 @@ class CachedStep:
         key: of the sequence so far; None off the tree.
         wall_ns: how long the caller waited for it.
         saved_ns: how long running it took whoever ran it; 0 unless the store gave it.
+        spent: where the time went that was not saved.
     """
 
     result: ToolResult
@@ -57,6 +58,7 @@ class CachedStep:
     key: bytes | None
     wall_ns: int = 0
     saved_ns: int = 0
+    spent: Spent = field(default_factory=Spent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,8 @@ class Attempt:
             if step.source == "boot":
                 step = replace(step, result=self._cache.stamps.unstored(step.result, None))
         self._state = "open"
-        return replace(step, wall_ns=self._tree.clock() - begun_ns)
+        spent, self._live.spent = self._live.spent, Spent()
+        return replace(step, wall_ns=self._tree.clock() - begun_ns, spent=spent)
 
     def step(self, call: ToolCall, *, call_id: str | None = None, action: str | None = None) -> CachedStep:
         """One tool call.
@@ -132,7 +135,8 @@ class Attempt:
         step = self._step(call, call_id, action)
         if step.source not in ("hit", "waited"):
             step = replace(step, result=self._cache.stamps.unstored(step.result, action))
-        return replace(step, wall_ns=self._tree.clock() - begun_ns)
+        spent, self._live.spent = self._live.spent, Spent()
+        return replace(step, wall_ns=self._tree.clock() - begun_ns, spent=spent)
 
     def known(self, call: ToolCall) -> bool:
         """Whether `step` would run nothing for this call now."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from bunshin_gym.errors import BunshinError, ClosedError, ReplayDiverged
@@ -17,12 +18,29 @@ from bunshin_gym.types import Forkable, ToolCall, ToolResult
 if TYPE_CHECKING:
     from bunshin_gym.cache import SequenceCache
 
-__all__ = ["RESET", "LiveWorkspace"]
+__all__ = ["RESET", "LiveWorkspace", "Spent"]
 
 _log = logging.getLogger(__name__)
 
 RESET: Final = "(reset)"
 """Stands for the boot where tools are counted."""
+
+
+@dataclass(slots=True)
+class Spent:
+    """Where a step's time went, in ns.
+
+    Attributes:
+        ran_ns: the step's own call, or boot.
+        made_ns: making a workspace in the state before it.
+        replayed_ns: of these: boots and calls that had been run before.
+        kept_ns: taking snapshots.
+    """
+
+    ran_ns: int = 0
+    made_ns: int = 0
+    replayed_ns: int = 0
+    kept_ns: int = 0
 
 
 class LiveWorkspace:
@@ -33,12 +51,13 @@ class LiveWorkspace:
         self._anchors = ExitStack()
         self.workspace: Forkable | None = None
         self.node: Node | None = None
+        self.spent = Spent()
 
     def boot(self) -> tuple[ToolResult, int]:
         """Makes a workspace at the start; returns what it showed, and how long that took in ns."""
         begun_ns = self._tree.clock()
         booted = self._boot()
-        wall_ns = self._tree.clock() - begun_ns
+        wall_ns = self.spent.ran_ns = self._tree.clock() - begun_ns
         self.workspace, self.node = booted.live, None
         return booted.result, wall_ns
 
@@ -59,7 +78,8 @@ class LiveWorkspace:
             self.discard()
             raise
         self.node = None
-        return result, self._tree.clock() - begun_ns
+        self.spent.ran_ns = self._tree.clock() - begun_ns
+        return result, self.spent.ran_ns
 
     def ensure(self, cursor: Node | None) -> Forkable:
         """The workspace in the cursor's state, made from the nearest snapshot if it is not; raises as `run`."""
@@ -67,12 +87,13 @@ class LiveWorkspace:
             return self.workspace
         if cursor is None:
             raise ClosedError("the workspace of this attempt failed, and it is off the tree: reset first")
+        begun_ns = self._tree.clock()
         old, old_at = self.workspace, self.node
         self.workspace = self.node = None
         try:
             made = self._tree.materialise(
                 cursor,
-                boot=self._boot,
+                boot=self._boot_again,
                 replay=self._replay,
                 check_boot=self._check_boot,
                 behind=None if old is None or old_at is None else (old, old_at),
@@ -85,6 +106,7 @@ class LiveWorkspace:
         if old is not None and made.live is not old:
             old.close()
         self._tree.left(cursor)
+        self.spent.made_ns = self._tree.clock() - begun_ns
         if made.origin != "memory" or made.replayed:
             self.consider()
         return made.live
@@ -106,7 +128,9 @@ class LiveWorkspace:
             self._tree.keep(self.node, self.workspace)
         except BunshinError as error:  # a workspace that cannot be forked runs on, and so does the attempt
             _log.warning("no snapshot of node %s: %s", self.node.digest.hex(), error)
-        self._cache.credit.spend(self._tree.clock() - begun_ns)
+        kept_ns = self._tree.clock() - begun_ns
+        self.spent.kept_ns += kept_ns
+        self._cache.credit.spend(kept_ns)
 
     def anchor(self, node: Node) -> bool:
         """Holds the node's snapshot until `close`; False when it is gone."""
@@ -125,9 +149,17 @@ class LiveWorkspace:
         finally:
             self._anchors.close()
 
+    def _boot_again(self) -> Booted:
+        begun_ns = self._tree.clock()
+        booted = self._boot()
+        self.spent.replayed_ns += self._tree.clock() - begun_ns
+        return booted
+
     def _replay(self, workspace: Forkable, node: Node) -> None:
         assert node.call is not None
+        begun_ns = self._tree.clock()
         result = workspace.run(node.call)
+        self.spent.replayed_ns += self._tree.clock() - begun_ns
         if node.effect == "deterministic" and self._cache.stamps.outcome(result) != node.outcome:
             what = f"its result differs from that of node {node.digest.hex()} when it is replayed"
             self._cache.disagreed(self._context.task, node.call.name, what)
