@@ -117,6 +117,38 @@ def test_traced_process_is_refused(guest: Workspace) -> None:
     forks(guest)
 
 
+@pytest.mark.parametrize("kind", ["pid", "user", "net"])
+def test_nested_namespace_is_refused(kind: str, guest: Workspace) -> None:
+    """As a browser's sandbox makes them; here from outside, since the workspace's own filter forbids it."""
+    enter = ["nsenter", "-t", str(guest.pid), "--mount", "--pid"]
+    make = ["/bin/busybox", "unshare", *{"pid": ["-p", "-f"], "user": ["-U"], "net": ["-n"]}[kind]]
+    nested = subprocess.Popen([*enter, *make, "/bin/sh", "-c", "echo; sleep 1000001"], stdout=subprocess.PIPE)
+    assert nested.stdout is not None
+    nested.stdout.readline()
+    try:
+        inner = descendants(nested.pid)[-1]
+        for line in Path(f"/proc/{guest.pid}/cgroup").read_text().splitlines():
+            if line.startswith("0::"):
+                tracker = next(p for p in ("/sys/fs/cgroup/unified", "/sys/fs/cgroup") if Path(p, "cgroup.procs").exists())
+                Path(tracker + line[3:], "cgroup.procs").write_text(str(inner))
+        refused(guest, UnsupportedError, f"in a {kind} namespace of its own", rf"process sleep, pid {inner} ", "--no-sandbox")
+    finally:
+        for pid in reversed(descendants(nested.pid)):
+            os.kill(pid, signal.SIGKILL)
+        nested.kill()
+        nested.wait()
+        nested.stdout.close()
+    forks(guest)
+
+
+def descendants(pid: int) -> list[int]:
+    found = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in task.read_text().split():
+            found += [int(child), *descendants(int(child))]
+    return found
+
+
 def test_running_command_is_refused(guest: Workspace) -> None:
     thread = threading.Thread(target=lambda: guest.exec(["sh", "-c", "echo x > /tmp/runs; read line < /tmp/hold"]))
     guest.exec(["mkfifo", "/tmp/hold", "/tmp/runs"])
