@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a killed process leaves is found and reaped; what living ones have is not touched."""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from conftest import leftovers
+
+from bunshin_gym.workspace import Core, Workspace, list_workspaces
+
+Start = Callable[..., Workspace]
+
+OWNER = """
+import os, sys, time
+from bunshin_gym.workspace import Workspace, core
+
+opened = core(sys.argv[1])
+kept = []
+for _ in range(int(sys.argv[3])):
+    workspace = Workspace.start(sys.argv[2], argv=["sleep", "1000000"], core=opened)
+    workspace.exec(["sh", "-c", "setsid sleep 1000001 > /dev/null 2>&1 < /dev/null &"])
+    kept.append(workspace)
+if sys.argv[4] == "frozen":
+    for workspace in kept:
+        workspace.freeze()
+print(*(workspace.pid for workspace in kept), flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def owner(
+    home: Path, rootfs: Path, *, count: int = 2, state: str = "running"
+) -> Iterator[tuple[subprocess.Popen, list[int]]]:
+    """Another process with workspaces of its own; yields it and their init's pids."""
+    arguments = [sys.executable, "-c", OWNER, str(home), str(rootfs), str(count), state]
+    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield process, [int(pid) for pid in process.stdout.readline().split()]
+        process.kill()
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def inner_pids(pid: int) -> list[int]:
+    """All processes of a workspace, by its pid namespace."""
+    namespace = os.readlink(f"/proc/{pid}/ns/pid")
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if os.readlink(process / "ns" / "pid") == namespace:
+                found.append(int(process.name))
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue
+    return found
+
+
+@pytest.mark.parametrize("state", ["running", "frozen"])
+def test_killed_owner_leaves_nothing_after_gc(bunshin: Core, rootfs: Path, state: str) -> None:
+    with owner(bunshin.home, rootfs, state=state) as (process, inits):
+        inside = [pid for init in inits for pid in inner_pids(init)]
+        assert len(inside) == 6  # init, main command and the command's remains, twice
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        assert all(map(is_running, inside))
+        assert len(list_workspaces(bunshin.home)) == 2
+        report = bunshin.gc()
+        assert (report.workspaces, report.snapshots, report.cgroups) == (2, 0, 2)
+        assert not any(map(is_running, inside))
+        assert leftovers(bunshin) == []
+    again = bunshin.gc()
+    assert (again.workspaces, again.processes, again.cgroups) == (0, 0, 0)
+
+
+def test_what_has_a_living_owner_stays(bunshin: Core, rootfs: Path, start: Start) -> None:
+    ours = start()
+    with owner(bunshin.home, rootfs, count=1) as (process, inits):
+        report = bunshin.gc()
+        assert (report.workspaces, report.processes, report.cgroups, report.layers) == (0, 0, 0, 0)
+        assert is_running(inits[0])
+        process.kill()
+        process.wait()
+        assert bunshin.gc().workspaces == 1
+    assert ours.exec(["echo", "alive"]).stdout == b"alive\n"
+
+
+def test_first_start_of_the_next_process_collects(bunshin: Core, rootfs: Path) -> None:
+    with owner(bunshin.home, rootfs, count=1) as (process, inits):
+        process.kill()
+        process.wait()
+        assert is_running(inits[0])
+        with owner(bunshin.home, rootfs, count=1) as (other, _):
+            assert not is_running(inits[0])
+            assert other.stdin is not None
+            other.stdin.close()
+            other.wait(30)
+
+
+def test_owner_killed_at_any_moment_of_a_start(bunshin: Core, rootfs: Path) -> None:
+    """Kills come at moments spread over starts and stops; whatever there is then must be found."""
+    loop = OWNER.replace(
+        "sys.stdin.read()",
+        "print('go', flush=True)\nwhile True:\n    Workspace.start(sys.argv[2], argv=['true'], core=opened).close()",
+    )
+    for round_number in range(8):
+        arguments = [sys.executable, "-c", loop, str(bunshin.home), str(rootfs), "0", "running"]
+        with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            while process.stdout.readline() != "go\n":
+                pass
+            # Nothing arrives: select is the clock here.
+            select.select([process.stdout], [], [], 0.02 + 0.017 * round_number)
+            process.kill()
+            process.wait()
+        bunshin.gc()
+        assert leftovers(bunshin) == []
+
+
+def test_collections_beside_starts(bunshin: Core, start: Start) -> None:
+    failures: list[BaseException] = []
+    done = threading.Event()
+
+    def collect() -> None:
+        try:
+            while not done.is_set():
+                report = bunshin.gc()
+                assert (report.workspaces, report.processes, report.cgroups) == (0, 0, 0)
+        except BaseException as error:  # noqa: BLE001 - told in the main thread
+            failures.append(error)
+
+    threads = [threading.Thread(target=collect) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for _ in range(5):
+        with start() as workspace:
+            assert workspace.exec(["true"]).exit_code == 0
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+def test_two_collections_at_once_share_the_work(bunshin: Core, rootfs: Path) -> None:
+    with owner(bunshin.home, rootfs, count=3) as (process, _):
+        process.kill()
+        process.wait()
+        failures: list[BaseException] = []
+
+        def collect() -> None:
+            try:
+                bunshin.gc()
+            except BaseException as error:  # noqa: BLE001 - told in the main thread
+                failures.append(error)
+
+        threads = [threading.Thread(target=collect) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert failures == []
+        assert leftovers(bunshin) == []
+
+
+def test_cgroups_whose_state_is_gone_are_reaped(bunshin: Core, rootfs: Path) -> None:
+    with owner(bunshin.home, rootfs, count=1) as (process, inits):
+        process.kill()
+        process.wait()
+        for record in list_workspaces(bunshin.home):
+            shutil.rmtree(record.dir)
+        report = bunshin.gc()
+        assert (report.workspaces, report.cgroups) == (0, 1)
+        assert not is_running(inits[0])
+
+
+def test_half_made_state_layers_and_trash_are_swept(bunshin: Core, start: Start) -> None:
+    workspace = start()
+    (bunshin.home / "workspaces" / "00000000dead" / "upper").mkdir(parents=True)
+    (bunshin.home / "layers" / "unused" / "deep").mkdir(parents=True)
+    (bunshin.home / "trash" / "old" / "deep").mkdir(parents=True)
+    report = bunshin.gc()
+    assert (report.workspaces, report.layers) == (1, 1)
+    assert workspace.alive
+    assert [path.name for path in (bunshin.home / "workspaces").iterdir()] == [workspace.id]
+    assert list((bunshin.home / "trash").iterdir()) == []
+
+
+def test_a_record_of_another_boot_is_dead(bunshin: Core, rootfs: Path) -> None:
+    folder = bunshin.home / "workspaces" / "0123456789ab"
+    folder.mkdir()
+    start_time = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
+    (folder / "record").write_text(f"id=0123456789ab\nowner={os.getpid()} {start_time} another-boot\n")
+    assert bunshin.gc().workspaces == 1
+
+
+def test_state_never_follows_links_out(bunshin: Core, tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "file").write_text("keep")
+    folder = bunshin.home / "workspaces" / "00000000dead"
+    folder.mkdir()
+    (folder / "upper").symlink_to(precious)
+    (bunshin.home / "layers" / "link").symlink_to(precious)
+    bunshin.gc()
+    assert (precious / "file").read_text() == "keep"
