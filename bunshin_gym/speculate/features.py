@@ -24,7 +24,7 @@ from bunshin_gym.speculate.state import Element, State, call_key
 
 __all__ = ["DIMENSIONS", "Situation", "feature_rows"]
 
-DIMENSIONS: Final = 1 << 18
+DIMENSIONS: Final = 1 << 17
 """How many weights a model has."""
 
 _FLAGS: Final = ("focused", "checked=true", "checked=false", "selected=true", "selected=false", "expanded=true",

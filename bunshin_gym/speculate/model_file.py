@@ -4,7 +4,7 @@
 schema       "bunshin-gym/predictor"
 version      of this layout; another one is refused
 indices, values   the weights that are not 0: int32, float64
-calibration       6 float64
+calibration       float64, one for each piece of evidence and one more
 meta         JSON as uint8: schema, version, settings, slots, n-grams
 """
 
@@ -56,7 +56,7 @@ def write_bytes(parts: Parts) -> bytes:
     return stream.getvalue()
 
 
-def read_bytes(data: bytes, *, dimensions: int, where: str) -> Parts:
+def read_bytes(data: bytes, *, dimensions: int, evidence: int, where: str) -> Parts:
     """Reads the contents back, trusting nothing of it.
 
     Raises:
@@ -77,7 +77,7 @@ def read_bytes(data: bytes, *, dimensions: int, where: str) -> Parts:
         if indices.shape != values.shape or (len(indices) and not 0 <= indices.min() <= indices.max() < dimensions):
             raise ValueError("weights out of place")
         weights[indices] = values
-        if calibration.shape != (6,) or not np.isfinite(weights).all() or not np.isfinite(calibration).all():
+        if calibration.shape != (evidence + 1,) or not np.isfinite(weights).all() or not np.isfinite(calibration).all():
             raise ValueError("numbers that cannot be")
     except (ValueError, KeyError, TypeError, AttributeError, OSError, EOFError, zipfile.BadZipFile) as error:
         if isinstance(error, UsageError):

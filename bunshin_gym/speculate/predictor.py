@@ -30,6 +30,7 @@ from bunshin_gym.types import ToolCall
 
 __all__ = ["RankingPredictor", "Settings"]
 
+EVIDENCE: Final = 7
 _RANKS: Final = 3
 _BATCH_STATES: Final = 256
 
@@ -42,22 +43,26 @@ class Settings:
 
     Attributes:
         rivals: calls not made that each call made is compared with.
+        calls_max: the ranking learns from about so many calls, drawn at random; all are counted.
         epochs: passes over the recorded attempts.
         rate: step size of the stochastic gradient in the first epoch.
         online_rate: step size when it learns from one attempt.
         shrink: weight of the L2 penalty.
         anonymous: share of the calls that are learnt from without knowing the task.
-        held_back: share of the attempts that probabilities are fitted on.
+        held_back: share of a known task's attempts that probabilities are fitted on.
+        calibrated_max: calls that they are fitted on, for each half of the tasks.
         seed: of the order and of the choice of rivals.
     """
 
-    rivals: int = 10
+    rivals: int = 8
+    calls_max: int = 8000
     epochs: int = 3
     rate: float = 0.02
     online_rate: float = 0.01
     shrink: float = 1e-6
     anonymous: float = 0.5
     held_back: float = 0.2
+    calibrated_max: int = 1500
     seed: int = 0
 
 
@@ -83,7 +88,7 @@ class RankingPredictor:
         self.ngrams = NgramPredictor()
         self._model = self._fresh_model()
         self.weights: NDArray[np.float64] = np.zeros(DIMENSIONS)
-        self.calibration: NDArray[np.float64] = np.array([1.0, 0.0, 0.0, 0.0, 0.0, 0.0])
+        self.calibration: NDArray[np.float64] = np.eye(1, EVIDENCE + 1)[0]
 
     def fit(self, attempts: Sequence[Attempt]) -> None:
         """Learns from recorded attempts, from scratch; what was learnt before is forgotten.
@@ -93,15 +98,9 @@ class RankingPredictor:
         """
         if not any(attempt.steps for attempt in attempts):
             raise UsageError("fit: the attempts have no calls")
-        order = self._rng.permutation(len(attempts))
-        held = {int(place) for place in order[: int(len(attempts) * self.settings.held_back)]}
-        seen = [attempt for place, attempt in enumerate(attempts) if place not in held]
-        unseen = [attempts[place] for place in sorted(held)]
         with self._lock:
-            self._fit_ranking(seen)
-            self._fit_calibration(unseen)
-            for attempt in unseen:
-                self.learn(attempt)
+            self._fit_calibration(attempts)
+            self._fit_ranking(attempts)
 
     def learn(self, attempt: Attempt) -> None:
         """Takes one finished attempt into account."""
@@ -119,7 +118,7 @@ class RankingPredictor:
         if not candidates:
             return []
         ranked = self._rank(state, candidates)
-        chances = self._chances(ranked, min(k, len(ranked.candidates)))
+        chances = self._chances(state.task, ranked, min(k, len(ranked.candidates)))
         return [
             Prediction(call=candidate.call, probability=float(chance))
             for candidate, chance in zip(ranked.candidates, chances, strict=False)
@@ -140,7 +139,7 @@ class RankingPredictor:
         Raises:
             UsageError: it is no predictor, another version's, or damaged.
         """
-        parts = read_bytes(data, dimensions=DIMENSIONS, where=where)
+        parts = read_bytes(data, dimensions=DIMENSIONS, evidence=EVIDENCE, where=where)
         try:
             predictor = cls(Settings(**parts.meta["settings"]))
             predictor.slots = Slots.load(parts.meta["slots"])
@@ -204,10 +203,12 @@ class RankingPredictor:
         for attempt in attempts:
             for state, call in attempt.states():
                 self.slots.learn(state, call)
-        groups = []
+        groups: list[NDArray[np.int32]] = []
+        share = self.settings.calls_max / sum(len(attempt.steps) for attempt in attempts)
         for place in self._rng.permutation(len(attempts)):
             attempt = attempts[int(place)]
-            groups += [group for state, call in attempt.states() if (group := self._group(state, call)) is not None]
+            if self._rng.random() < share:
+                groups += [group for state, call in attempt.states() if (group := self._group(state, call)) is not None]
             self.ngrams.learn(attempt)
         for epoch in range(self.settings.epochs):
             self._model.eta0 = self.settings.rate / (1 + epoch)
@@ -254,46 +255,71 @@ class RankingPredictor:
         values[indices == 0] = 0.0
         ends = np.cumsum([0, *(len(right) + len(rival) for right, rival in pairs)])
         matrix = csr_matrix((values, indices, ends), shape=(len(pairs), DIMENSIONS))
-        matrix.sum_duplicates()
-        matrix.eliminate_zeros()
         self._model.partial_fit(matrix, signs, classes=np.array([-1.0, 1.0]))
         self.weights = self._model.coef_.ravel().copy()
 
     # -- probabilities --------------------------------------------------------------------------
 
-    @staticmethod
-    def _evidence(ranked: _Ranked, count: int) -> NDArray[np.float64]:
-        """(count, 5): of each of the best, the logit of its softmax, its lead, how many rivals there
-        are, and whether it is the first or the second."""
+    def _folds(self, attempts: Sequence[Attempt]) -> list[tuple[list[Attempt], list[Attempt]]]:
+        """Two ways to learn from half of the tasks, less some attempts, and be tested on all the rest:
+        new tasks and known ones. With one task, half of its attempts."""
+        groups = [attempt.task for attempt in attempts]
+        if len(set(groups)) == 1:
+            groups = [str(place) for place in range(len(attempts))]
+        names = sorted(set(groups))
+        left = {names[int(place)] for place in self._rng.permutation(len(names))[: len(names) // 2]}
+        drawn = self._rng.random(len(attempts)) < self.settings.held_back
+        rows = list(zip(attempts, groups, drawn, strict=True))
+        folds = []
+        for side in (True, False):
+            seen = [attempt for attempt, group, held in rows if (group in left) == side and not held]
+            tests = [attempt for attempt, group, held in rows if (group in left) != side or held]
+            self._rng.shuffle(tests)
+            folds.append((seen, tests))
+        return folds
+
+    def _evidence(self, task: str, ranked: _Ranked, count: int) -> NDArray[np.float64]:
+        """(count, 7): of each of the best, the logit of its softmax, its lead, how many rivals there
+        are, whether it is the first or the second, and the logit again if the task is known."""
         shifted = np.exp(ranked.scores - ranked.scores[0])
         shares = np.clip(shifted / shifted.sum(), 1e-6, 1 - 1e-6)[:count]
+        logits = np.log(shares / (1.0 - shares))
         lead = np.append(-np.diff(ranked.scores), 5.0)[:count]
         place = np.arange(count)
+        known = float(self.slots.knows(task))
         return np.column_stack(
             [
-                np.log(shares / (1.0 - shares)),
+                logits,
                 np.clip(lead, 0.0, 5.0),
                 np.full(count, np.log(len(ranked.candidates))),
                 place == 0,
                 place == 1,
+                np.full(count, known),
+                known * logits,
             ]
         )
 
-    def _chances(self, ranked: _Ranked, count: int) -> NDArray[np.float64]:
-        """Probabilities that add up to 1 at most."""
-        evidence = self._evidence(ranked, count)
+    def _chances(self, task: str, ranked: _Ranked, count: int) -> NDArray[np.float64]:
+        """Probabilities that never rise and add up to 1 at most."""
+        evidence = self._evidence(task, ranked, count)
         chances: NDArray[np.float64] = 1.0 / (1.0 + np.exp(-(evidence @ self.calibration[:-1] + self.calibration[-1])))
-        return chances / max(1.0, float(chances.sum()))
+        falling: NDArray[np.float64] = np.minimum.accumulate(chances)
+        return falling / max(1.0, float(falling.sum()))
 
     def _fit_calibration(self, attempts: Sequence[Attempt]) -> None:
-        evidence, right = [], []
-        for attempt in attempts:
-            for state, call in attempt.states():
+        evidence: list[NDArray[np.float64]] = []
+        right: list[bool] = []
+        for seen, tests in self._folds(attempts):
+            if not any(attempt.steps for attempt in seen):
+                continue
+            self._fit_ranking(seen)
+            states = [pair for attempt in tests for pair in attempt.states()]
+            for state, call in states[: self.settings.calibrated_max]:
                 candidates = self.slots.candidates(state)
                 if candidates:
                     ranked = self._rank(state, candidates)
                     count = min(_RANKS, len(candidates))
-                    evidence.append(self._evidence(ranked, count))
+                    evidence.append(self._evidence(state.task, ranked, count))
                     right += [candidate.key == call_key(call) for candidate in ranked.candidates[:count]]
         if len(set(right)) == 2:  # else there is nothing to fit
             model = LogisticRegression(C=1.0, max_iter=1000).fit(np.vstack(evidence), right)

@@ -109,6 +109,10 @@ class Slots:
         if len(self._templates) > 2 * _TEMPLATES_MAX:
             self._templates = Counter(dict(self._templates.most_common(_TEMPLATES_MAX)))
 
+    def knows(self, task: str) -> bool:
+        """Whether a call of this task was seen."""
+        return task in self._by_task
+
     def explain(self, state: State, call: ToolCall) -> Template:
         """The template of a call, as far as counts tell until now."""
         return Template(
