@@ -11,6 +11,7 @@
 static const struct bsh_engine *const engines[] = {
 	&bsh_engine_criu,
 	&bsh_engine_pool,
+	&bsh_engine_kmod,
 };
 
 int bsh_engine_find(const char *name, const struct bsh_engine **ret_engine, struct bsh_error *err)

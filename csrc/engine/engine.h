@@ -73,6 +73,7 @@ struct bsh_engine {
 
 extern const struct bsh_engine bsh_engine_criu;
 extern const struct bsh_engine bsh_engine_pool;
+extern const struct bsh_engine bsh_engine_kmod;
 
 /* Finds an engine by name, NULL for the default; -EINVAL names the known ones. */
 int bsh_engine_find(const char *name, const struct bsh_engine **ret_engine, struct bsh_error *err);

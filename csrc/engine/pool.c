@@ -3,12 +3,16 @@
  * The page pool: a process of our CRIU holds a snapshot's private memory, and its forks
  * become branches. A snapshot of a branch starts as a fork of its parent's pool.
  *
+ * With the kernel module (kmod/) the pool shares the source's pages instead of copying them: all
+ * else is the same, and so is what happens without the module. Hence one file for both engines.
+ *
  *   DIR/images/     metadata of the processes, no pages
  */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -222,12 +226,13 @@ static int open_images(struct pool_state *state, const char *dir, struct bsh_err
 	return state->images_fd < 0 ? bsh_fail(err, errno, "open %s", state->images) : 0;
 }
 
-static int ask_prepare(struct pool_state *state, const struct bsh_source *src, struct bsh_error *err)
+static int ask_prepare(struct pool_state *state, const struct bsh_source *src, bool share, struct bsh_error *err)
 {
 	struct bsh_pool_prepare request = {
 		.header = make_header(state, BSH_POOL_PREPARE, sizeof(request)),
 		.root_pid = src->pid,
 		.ghost_limit = GHOST_LIMIT_BYTES,
+		.share = share,
 		.log_level = 1,
 		.net_key = NETNS_KEY,
 	};
@@ -240,8 +245,8 @@ static int ask_prepare(struct pool_state *state, const struct bsh_source *src, s
 	return rc < 0 ? rc : receive_answer(state->control, RECORD_TIMEOUT_MS, "prepare the page pool", &answer, err);
 }
 
-static int pool_prepare(const struct bsh_source *src, const char *criu, const char *dir, struct bsh_trace *trace,
-	void **ret_state, struct bsh_error *err)
+static int prepare(const struct bsh_source *src, const char *criu, const char *dir, bool share,
+	struct bsh_trace *trace, void **ret_state, struct bsh_error *err)
 {
 	struct pool_state *state = bsh_alloc(sizeof(*state));
 	int phase, rc;
@@ -253,13 +258,25 @@ static int pool_prepare(const struct bsh_source *src, const char *criu, const ch
 		rc = obtain_pool(state, src->parent, criu, err);
 	bsh_trace_end(trace, phase);
 	if (rc == 0)
-		rc = ask_prepare(state, src, err);
+		rc = ask_prepare(state, src, share, err);
 	if (rc < 0) {
 		pool_drop(state);
 		return rc;
 	}
 	*ret_state = state;
 	return 0;
+}
+
+static int pool_prepare(const struct bsh_source *src, const char *criu, const char *dir, struct bsh_trace *trace,
+	void **ret_state, struct bsh_error *err)
+{
+	return prepare(src, criu, dir, false, trace, ret_state, err);
+}
+
+static int kmod_prepare(const struct bsh_source *src, const char *criu, const char *dir, struct bsh_trace *trace,
+	void **ret_state, struct bsh_error *err)
+{
+	return prepare(src, criu, dir, true, trace, ret_state, err);
 }
 
 static int release_source(struct pool_state *state, struct bsh_trace *trace, struct bsh_error *err)
@@ -351,6 +368,16 @@ static int pool_branch(void *opaque, const struct bsh_place *place, struct bsh_t
 		*ret_pid = answer.pid;
 	return rc;
 }
+
+const struct bsh_engine bsh_engine_kmod = {
+	.name = "kmod",
+	.probe = pool_probe,
+	.prepare = kmod_prepare,
+	.record = pool_record,
+	.finish = pool_finish,
+	.branch = pool_branch,
+	.drop = pool_drop,
+};
 
 const struct bsh_engine bsh_engine_pool = {
 	.name = "pool",

@@ -14,7 +14,7 @@ version=$(upstream version)
 
 # Everything that decides what the binary is.
 recipe_hash() {
-	(cd "$here" && sha256sum UPSTREAM build.sh lib.sh src/* hooks/*.patch) | sha256sum | cut -c1-12
+	(cd "$here" && sha256sum UPSTREAM build.sh lib.sh src/* hooks/*.patch ../../kmod/uapi/*) | sha256sum | cut -c1-12
 }
 
 # A digest of names and contents, the same however the archive was packed.
@@ -87,7 +87,7 @@ unpack() {
 		patch -s -d "$1" -p1 --no-backup-if-mismatch -F0 <"$patch" ||
 			die "$(basename "$patch") does not apply to CRIU $version"
 	done
-	for file in "$here"/src/*; do
+	for file in "$here"/src/* "$here"/../../kmod/uapi/*; do
 		case $file in
 		*.h) cp "$file" "$1/criu/include/" ;;
 		*) cp "$file" "$1/criu/" ;;

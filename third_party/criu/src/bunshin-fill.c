@@ -6,6 +6,10 @@
  * the same page, shared copy-on-write since the branch was made: nothing to do. All
  * others are copied. For the first snapshot of a workspace that is every page.
  *
+ * Where the kernel module is there, a segment of which much has changed is not copied into but
+ * shared anew, as a whole: that costs page table entries, unchanged pages stay the same
+ * ones, and a segment remains one mapping, as mremap() wants it.
+ *
  * The same walk serves twice: ahead, while the source runs, it only makes room
  * (mappings, first touch of pages); frozen, it copies.
  */
@@ -18,6 +22,7 @@
 #include <unistd.h>
 
 #include "bunshin-copy.h"
+#include "bunshin-kmod.h"
 #include "bunshin-pool.h"
 #include "log.h"
 #include "mem.h"
@@ -28,6 +33,9 @@
 #define LOG_PREFIX "pool: "
 
 #define WINDOW 1024 /* pagemap entries read at once */
+/* Copying a page takes as long as sharing about this many; below the second, a call costs more. */
+#define SHARE_PER_COPY 16
+#define SHARE_MIN (4 * PAGE_SIZE)
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
@@ -46,9 +54,12 @@ struct walk {
 	struct bunshin_task *task;
 	pid_t real;
 	bool ahead;
+	bool share; /* what is taken waits in @changed for settle() */
 	struct frames theirs, ours;
 	struct bunshin_ranges source; /* private pages of the source */
 	struct bunshin_ranges pool;   /* and of the arena, by arena address */
+	struct bunshin_ranges changed;
+	uint64_t resident; /* bytes that the source has in the segment */
 };
 
 /* What the pool has and the source no longer: dropped once the source runs again. */
@@ -79,22 +90,54 @@ static bool same_frame(uint64_t a, uint64_t b)
 	return (a & PME_PRESENT) && (b & PME_PRESENT) && PME_PFRAME(a) && PME_PFRAME(a) == PME_PFRAME(b);
 }
 
-/* Pages [start, end) of the source differ from the pool's, or are not there yet. */
-static int take(struct walk *w, const struct bunshin_vma *vma, const struct bunshin_seg *seg, uint64_t start,
+static int copy(struct walk *w, const struct bunshin_vma *vma, const struct bunshin_seg *seg, uint64_t start,
 		uint64_t end)
 {
 	char *to = seg->addr + (start - seg->start);
 
-	if (w->ahead) {
-		/* Best effort: what cannot be touched now is touched by the copying. */
-		madvise(to, end - start, MADV_POPULATE_WRITE);
-		return 0;
-	}
 	bunshin_fill_stats.copied_bytes += end - start;
 	/* The dump pokes into code later on. */
 	if (vma->kind != BUNSHIN_WHOLE && (vma->prot & PROT_EXEC))
 		return bunshin_copy_now(w->real, start, to, end - start);
 	return bunshin_copy_add(w->real, start, to, end - start);
+}
+
+/* Pages [start, end) of the source differ from the pool's, or are not there yet. */
+static int take(struct walk *w, const struct bunshin_vma *vma, const struct bunshin_seg *seg, uint64_t start,
+		uint64_t end)
+{
+	if (!w->ahead)
+		return w->share ? bunshin_ranges_add(&w->changed, start, end) : copy(w, vma, seg, start, end);
+	/* Best effort: what cannot be touched now is touched by the copying. */
+	if (!bunshin_kmod_ready())
+		madvise(seg->addr + (start - seg->start), end - start, MADV_POPULATE_WRITE);
+	return 0;
+}
+
+static bool worth_sharing(const struct walk *w, uint64_t changed)
+{
+	return changed >= SHARE_MIN && changed * SHARE_PER_COPY >= w->resident;
+}
+
+/* A segment has been walked: what was taken is shared or copied. */
+static int settle(struct walk *w, const struct bunshin_vma *vma, const struct bunshin_seg *seg)
+{
+	uint64_t changed = 0;
+	int ret = 1;
+	size_t i;
+
+	for (i = 0; i < w->changed.n; i++)
+		changed += w->changed.v[i].end - w->changed.v[i].start;
+	if (worth_sharing(w, changed))
+		ret = bunshin_kmod_pull(w->real, seg);
+	if (!ret)
+		bunshin_fill_stats.shared_bytes += changed;
+	for (i = 0; ret == 1 && i < w->changed.n; i++)
+		if (copy(w, vma, seg, w->changed.v[i].start, w->changed.v[i].end))
+			ret = -1;
+	w->changed.n = 0;
+	w->resident = 0;
+	return ret < 0 ? -1 : 0;
 }
 
 /* [start, end) is resident on both sides. */
@@ -148,6 +191,7 @@ static int take_range(struct walk *w, const struct bunshin_vma *vma, const struc
 	uint64_t shift = (uint64_t)seg->addr - seg->start;
 	size_t i = range_find(&w->pool, start + shift);
 
+	w->resident += end - start;
 	while (start < end) {
 		uint64_t have = end, stop = end;
 
@@ -212,16 +256,16 @@ static int walk_whole(struct walk *w, const struct bunshin_vma *vma, size_t i)
 	if (!seg)
 		return -1;
 	if (vma->whole)
-		return take(w, vma, seg, vma->start, vma->end);
+		return take(w, vma, seg, vma->start, vma->end) || settle(w, vma, seg) ? -1 : 0;
 	if (origin == BUNSHIN_KEPT)
-		return walk_seg(w, vma, seg, i);
+		return walk_seg(w, vma, seg, i) || settle(w, vma, seg) ? -1 : 0;
 	/* It lies where the scan has not seen it. */
 	w->pool = (struct bunshin_ranges){};
 	ret = origin == BUNSHIN_FRESH ? 0 :
 					bunshin_scan(w->ours.fd, (uint64_t)seg->addr,
 						     (uint64_t)seg->addr + (seg->end - seg->start), &w->pool);
 	if (!ret)
-		ret = walk_seg(w, vma, seg, i);
+		ret = walk_seg(w, vma, seg, i) || settle(w, vma, seg) ? -1 : 0;
 	bunshin_ranges_free(&w->pool);
 	w->pool = pool;
 	return ret;
@@ -241,7 +285,7 @@ static int walk_runs_in(struct walk *w, const struct bunshin_vma *vma, uint64_t 
 			if (old->v[i].end < stop)
 				stop = old->v[i].end;
 			seg = bunshin_seg_keep(w->task, &old->v[i], vma, start, stop);
-			if (!seg || take_range(w, vma, seg, start, stop))
+			if (!seg || take_range(w, vma, seg, start, stop) || settle(w, vma, seg))
 				return -1;
 			i++;
 		} else {
@@ -250,7 +294,7 @@ static int walk_runs_in(struct walk *w, const struct bunshin_vma *vma, uint64_t 
 			if (i < old->n && old->v[i].start < stop)
 				stop = old->v[i].start;
 			seg = bunshin_seg_run(w->task, vma, start, stop);
-			if (!seg || take(w, vma, seg, start, stop))
+			if (!seg || take(w, vma, seg, start, stop) || settle(w, vma, seg))
 				return -1;
 		}
 		start = stop;
@@ -303,6 +347,9 @@ static int walk_vmas(struct walk *w, const struct bunshin_vma *vmas, size_t n)
 			continue;
 		while (k < w->source.n && w->source.v[k].end <= vmas[i].start)
 			k++;
+		/* The dump pokes into code later on, and special mappings are none to share. */
+		w->share = bunshin_kmod_ready() && !vmas[i].whole &&
+			   (vmas[i].kind == BUNSHIN_WHOLE || !(vmas[i].prot & PROT_EXEC));
 		if (vmas[i].kind == BUNSHIN_WHOLE ? walk_whole(w, &vmas[i], k) : walk_runs(w, &vmas[i], k))
 			return -1;
 	}
@@ -347,6 +394,7 @@ int bunshin_fill_task(pid_t vpid, pid_t real, bool ahead, struct bunshin_vma *vm
 		close(w->ours.fd);
 	bunshin_ranges_free(&w->source);
 	bunshin_ranges_free(&w->pool);
+	bunshin_ranges_free(&w->changed);
 	xfree(w);
 	return ret;
 }

@@ -22,7 +22,7 @@
  */
 #include <stdint.h>
 
-#define BSH_POOL_VERSION 1
+#define BSH_POOL_VERSION 2
 
 enum bsh_pool_type {
 	BSH_POOL_PREPARE = 1,
@@ -48,6 +48,8 @@ struct bsh_pool_prepare {
 	int32_t root_pid;     /* the workspace's init, as the pool sees it */
 	uint32_t log_level;   /* 0 to 4 */
 	uint64_t ghost_limit; /* bytes of a deleted file that is still open */
+	uint32_t share;       /* through the kernel module, where that is possible */
+	uint32_t reserved;
 	char freezer[512];    /* freezer cgroup's directory */
 	char net_key[32];     /* name for the network namespace in the images */
 	char log[64];         /* file name in the directory; "": no log */

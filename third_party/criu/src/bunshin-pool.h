@@ -10,6 +10,7 @@
  *   bunshin-scan.c    which pages a process has
  *   bunshin-fill.c    bringing the arenas up to a frozen source
  *   bunshin-copy.c    the threads that copy
+ *   bunshin-kmod.c    sharing instead of copying, where the kernel module is loaded
  *   bunshin-record.c  the dump, in a child of the pool, and what it tells the pool
  *   bunshin-shm.c     shared memory
  *   bunshin-branch.c  the restore, in a child of the pool

@@ -27,6 +27,7 @@
 #include <unistd.h>
 
 #include "bunshin-copy.h"
+#include "bunshin-kmod.h"
 #include "bunshin-msg.h"
 #include "bunshin-pool-proto.h"
 #include "bunshin-pool.h"
@@ -297,6 +298,9 @@ int bunshin_prepare(const struct bsh_pool_prepare *req, int images_fd)
 		snprintf(log, sizeof(log), "/dev/null");
 	if (set_options(req, images_fd) || start_dump(req->root_pid, log))
 		return -1;
+	/* After the fork: the dump needs no part of it. */
+	if (req->share)
+		bunshin_kmod_begin();
 	bunshin_phase("pool: ahead");
 	if (bunshin_fill_ahead(req->root_pid))
 		return -1;
@@ -377,6 +381,7 @@ int bunshin_record(struct bsh_pool_answer *answer)
 			ret = -1;
 		bunshin_copy_end();
 	}
+	bunshin_kmod_end();
 	bunshin_phase("files");
 	if (ret) {
 		snprintf(answer->text, sizeof(answer->text), "%s", rec.shared->error);
@@ -407,12 +412,14 @@ int bunshin_release(struct bsh_pool_answer *answer)
 
 void bunshin_record_abandon(void)
 {
+	bunshin_kmod_end();
 	if (rec.child > 0)
 		end_dump(-1);
 }
 
 void bunshin_record_reset(void)
 {
+	bunshin_kmod_end();
 	if (rec.shared)
 		munmap(rec.shared, sizeof(*rec.shared));
 	rec.shared = NULL;

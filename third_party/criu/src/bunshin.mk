@@ -4,6 +4,7 @@ obj-y			+= bunshin-arena.o
 obj-y			+= bunshin-branch.o
 obj-y			+= bunshin-copy.o
 obj-y			+= bunshin-fill.o
+obj-y			+= bunshin-kmod.o
 obj-y			+= bunshin-msg.o
 obj-y			+= bunshin-pool.o
 obj-y			+= bunshin-record.o
