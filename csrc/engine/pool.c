@@ -5,8 +5,6 @@
  *
  * With the kernel module (kmod/) the pool shares the source's pages instead of copying them: all
  * else is the same, and so is what happens without the module. Hence one file for both engines.
- *
- *   DIR/images/     metadata of the processes, no pages
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -16,14 +14,12 @@
 #include <stdint.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 
 #include "../../third_party/criu/src/bunshin-pool-proto.h"
 #include "base/api.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/fs.h"
 #include "base/text.h"
 #include "engine/command.h"
 #include "engine/engine.h"
@@ -37,8 +33,6 @@
 #define NETNS_KEY "bunshin-net"
 
 struct pool_state {
-	char *images;
-	int images_fd;
 	int control; /* socket to the pool */
 	int pidfd;   /* of the pool */
 	uint32_t seq;
@@ -65,8 +59,6 @@ static void pool_drop(void *opaque)
 		bsh_wait_pidfd(state->pidfd, -1, &status);
 	bsh_close_fd(&state->control);
 	bsh_close_fd(&state->pidfd);
-	bsh_close_fd(&state->images_fd);
-	free(state->images);
 	free(state);
 }
 
@@ -217,15 +209,6 @@ static int obtain_pool(struct pool_state *state, struct pool_state *parent, cons
 
 /* ---- the engine ---------------------------------------------------------------------- */
 
-static int open_images(struct pool_state *state, const char *dir, struct bsh_error *err)
-{
-	state->images = bsh_format("%s/images", dir);
-	if (mkdir(state->images, 0700) < 0)
-		return bsh_fail(err, errno, "make %s", state->images);
-	state->images_fd = open(state->images, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	return state->images_fd < 0 ? bsh_fail(err, errno, "open %s", state->images) : 0;
-}
-
 static int ask_prepare(struct pool_state *state, const struct bsh_source *src, bool share, struct bsh_error *err)
 {
 	struct bsh_pool_prepare request = {
@@ -241,21 +224,20 @@ static int ask_prepare(struct pool_state *state, const struct bsh_source *src, b
 
 	if (snprintf(request.freezer, sizeof(request.freezer), "%s", src->freezer) >= (int)sizeof(request.freezer))
 		return bsh_fail(err, ENAMETOOLONG, "%s is too long", src->freezer);
-	rc = send_request(state->control, &request, sizeof(request), &state->images_fd, 1, err);
+	rc = send_request(state->control, &request, sizeof(request), NULL, 0, err);
 	return rc < 0 ? rc : receive_answer(state->control, RECORD_TIMEOUT_MS, "prepare the page pool", &answer, err);
 }
 
-static int prepare(const struct bsh_source *src, const char *criu, const char *dir, bool share,
-	struct bsh_trace *trace, void **ret_state, struct bsh_error *err)
+static int prepare(const struct bsh_source *src, const char *criu, const char *dir, bool share, struct bsh_trace *trace,
+	void **ret_state, struct bsh_error *err)
 {
 	struct pool_state *state = bsh_alloc(sizeof(*state));
 	int phase, rc;
 
-	state->images_fd = state->control = state->pidfd = -1;
-	rc = open_images(state, dir, err);
+	(void)dir;
+	state->control = state->pidfd = -1;
 	phase = bsh_trace_begin(trace, src->parent ? "pool: fork" : "pool: start");
-	if (rc == 0)
-		rc = obtain_pool(state, src->parent, criu, err);
+	rc = obtain_pool(state, src->parent, criu, err);
 	bsh_trace_end(trace, phase);
 	if (rc == 0)
 		rc = ask_prepare(state, src, share, err);

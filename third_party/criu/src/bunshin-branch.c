@@ -17,6 +17,7 @@
 #include "bunshin-msg.h"
 #include "bunshin-pool-proto.h"
 #include "bunshin-pool.h"
+#include "bunshin-tar.h"
 #include "cr_options.h"
 #include "crtools.h"
 #include "files.h"
@@ -193,6 +194,19 @@ int bunshin_prepare_moves(struct task_restore_args *args)
 	return 0;
 }
 
+int bunshin_restore_tmpfs(int archive_fd, const char *mountpoint)
+{
+	int dir = open(mountpoint, O_RDONLY | O_DIRECTORY | O_CLOEXEC), ret;
+
+	if (dir < 0) {
+		pr_perror("cannot open %s", mountpoint);
+		return -1;
+	}
+	ret = bunshin_tar_read(archive_fd, dir);
+	close(dir);
+	return ret;
+}
+
 /* ---- the process that runs the restore ---- */
 
 static int enter_place(const struct bsh_pool_branch *req, const int *fds)
@@ -218,10 +232,7 @@ static int enter_place(const struct bsh_pool_branch *req, const int *fds)
 
 static int start_log(const struct bsh_pool_branch *req)
 {
-	static char path[sizeof(req->log) + 64];
-
-	snprintf(path, sizeof(path), "/proc/self/fd/%d/%s", get_service_fd(IMG_FD_OFF), req->log);
-	opts.output = req->log[0] ? path : "/dev/null";
+	opts.output = xstrdup(req->log[0] ? req->log : "/dev/null");
 	log_fini();
 	opts.log_level = req->log_level;
 	log_set_loglevel(req->log_level);

@@ -6,7 +6,7 @@
  * SOCK_SEQPACKET; one message a packet; host byte order, both ends are one build).
  *
  *   core                          pool
- *   PREPARE  images directory ->        source still runs
+ *   PREPARE                   ->        source still runs
  *                             <- OK
  *   RECORD                    ->        source is frozen by its cgroup
  *                             <- RECORDED (or FAILED: the source is let go already)
@@ -42,7 +42,6 @@ struct bsh_pool_header {
 	uint32_t seq; /* an answer carries its request's */
 };
 
-/* With one descriptor: the directory where the metadata goes. */
 struct bsh_pool_prepare {
 	struct bsh_pool_header header;
 	int32_t root_pid;     /* the workspace's init, as the pool sees it */
@@ -52,7 +51,7 @@ struct bsh_pool_prepare {
 	uint32_t reserved;
 	char freezer[512];    /* freezer cgroup's directory */
 	char net_key[32];     /* name for the network namespace in the images */
-	char log[64];         /* file name in the directory; "": no log */
+	char log[512];        /* absolute path of the dump's log; "": none */
 };
 
 /* RECORD, RELEASE, FORK. FORK comes with one descriptor: the new pool's control socket. */
@@ -68,7 +67,7 @@ struct bsh_pool_branch {
 	uint32_t log_level;
 	char root[512];      /* the overlay's mount point inside the mount namespace */
 	char net_key[32];    /* as recorded */
-	char log[64];        /* file name in the images directory; "": no log */
+	char log[512];       /* absolute path of the restore's log; "": none */
 };
 
 #define BSH_POOL_PHASES_MAX 24

@@ -50,6 +50,7 @@ void bunshin_children_made(void);
 int bunshin_map_task(struct pstree_item *item);
 /* Restore: writes down for the restorer what it shall move where. */
 int bunshin_prepare_moves(struct task_restore_args *args);
+int bunshin_restore_tmpfs(int archive_fd, const char *mountpoint);
 int bunshin_restore_shmem(void *addr, unsigned long size, unsigned long shmid);
 
 /* ---- arenas ---- */

@@ -281,7 +281,7 @@ static int set_options(const struct bsh_pool_prepare *req, int images_fd)
 
 int bunshin_prepare(const struct bsh_pool_prepare *req, int images_fd)
 {
-	static char log[sizeof(req->log) + 64];
+	static char log[sizeof(req->log)];
 
 	if (rec.shared) {
 		pr_err("this pool has recorded already\n");
@@ -293,9 +293,7 @@ int bunshin_prepare(const struct bsh_pool_prepare *req, int images_fd)
 		pr_perror("cannot map the dump's page");
 		return -1;
 	}
-	snprintf(log, sizeof(log), "/proc/self/fd/%d/%s", images_fd, req->log);
-	if (!req->log[0])
-		snprintf(log, sizeof(log), "/dev/null");
+	snprintf(log, sizeof(log), "%s", req->log[0] ? req->log : "/dev/null");
 	if (set_options(req, images_fd) || start_dump(req->root_pid, log))
 		return -1;
 	/* After the fork: the dump needs no part of it. */

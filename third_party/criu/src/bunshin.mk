@@ -11,3 +11,5 @@ obj-y			+= bunshin-record.o
 obj-y			+= bunshin-rlimit.o
 obj-y			+= bunshin-scan.o
 obj-y			+= bunshin-shm.o
+obj-y			+= bunshin-gzip.o
+obj-y			+= bunshin-tar.o
