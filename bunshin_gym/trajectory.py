@@ -19,7 +19,7 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import gymnasium
 import numpy as np
@@ -28,11 +28,15 @@ from PIL import Image
 from bunshin_gym.errors import UsageError
 from bunshin_gym.types import ToolCall
 
+if TYPE_CHECKING:
+    from bunshin_gym.tree import SnapshotTree
+
 __all__ = [
     "Difference",
     "RecordedStep",
     "Trajectory",
     "TrajectoryWriter",
+    "export_tree",
     "read_trajectories",
     "read_trajectory",
     "replay",
@@ -237,6 +241,49 @@ def replay(trajectory: Trajectory, env: gymnasium.Env[Any, Any], *, ignore: Sequ
             if old != new
         ]
     return found
+
+
+def export_tree(tree: SnapshotTree, directory: str | Path, *, task: str | None = None) -> int:
+    """Writes each way from a start to a leaf as a trajectory of its own; returns how many.
+
+    Steps took what they took whoever ran them, and nobody thought between them.
+    """
+    count = 0
+    for context, body in tree.index.contexts().items():
+        nodes = tree.index.of_context(context) if task in (None, body["task"]) else []
+        parents = {node.parent for node in nodes}
+        for leaf in (node for node in nodes if node.id not in parents):
+            path = tree.index.path(leaf)
+            writer = TrajectoryWriter(Path(directory), leaf.digest.hex())
+            # An env with an image plans its episodes; what it planned is the task's own seed.
+            planned = bool(body["image"])
+            first = tree.result(path[0])
+            writer.start(
+                env=body["task"],
+                seed=None if planned else body["seed"],
+                options={"task_seed": body["seed"]} if planned else body["options"] or None,
+                observation=first.observation,
+                info=first.info,
+                wall_ns=path[0].wall_ns,
+                notes={"context": body},
+            )
+            for node in path[1:]:
+                result = tree.result(node)
+                writer.step(
+                    RecordedStep(
+                        action=node.call,
+                        observation=result.observation,
+                        reward=result.reward,
+                        terminated=result.terminated,
+                        truncated=result.truncated,
+                        info=result.info,
+                        think_ns=0,
+                        wall_ns=node.wall_ns,
+                    )
+                )
+            writer.close()
+            count += 1
+    return count
 
 
 def _differences(step: int, recorded: Any, replayed: Any, ignore: Sequence[str]) -> Iterator[Difference]:

@@ -11,7 +11,7 @@ from typing import Annotated, Final
 
 import typer
 
-from bunshin_gym.cli import images, workspaces
+from bunshin_gym.cli import cache, images, workspaces
 from bunshin_gym.cli.output import console, errors, table
 from bunshin_gym.errors import BunshinError
 
@@ -24,6 +24,7 @@ app = typer.Typer(
     help="Live computer workspaces that fork like a process.",
 )
 app.add_typer(images.app, name="image")
+app.add_typer(cache.app, name="cache")
 workspaces.add_commands(app)
 
 _MARKS: Final = {"ok": "[green]ok[/]", "warn": "[yellow]warn[/]", "fail": "[red]fail[/]"}
