@@ -366,7 +366,7 @@ class Attempt:
         return done
 
     def _counted(self, name: str, wall_ns: int, *, audits: int = 0) -> None:
-        self._cache.credit.earn(wall_ns)
+        self._tree.credit.earn(wall_ns)
         self._tree.count_tool(self._context.task, name, runs=1, run_ns=wall_ns, audits=audits)
         self._tree.step(hit=False, executed_ns=wall_ns)
 

@@ -22,7 +22,6 @@ from bunshin_gym.stamps import Stamps
 from bunshin_gym.store.index import Node
 from bunshin_gym.tree import Booted, SnapshotTree
 from bunshin_gym.types import ToolCall, ToolEffect
-from bunshin_gym.worth import Credit
 
 __all__ = ["RESET", "Attempt", "CachePolicy", "CachedStep", "SequenceCache", "Source", "Stateful"]
 
@@ -86,9 +85,7 @@ class SequenceCache:
         self.stamps = stamps if stamps is not None else Stamps()
         self.policy = policy if policy is not None else CachePolicy()
         self._effect = effect
-        self.credit = Credit(self.policy.snapshot_share)
         self._rng = np.random.default_rng(seed)
-        self._hits: dict[int, int] = {}
         self._lock = threading.Lock()
 
     def attempt(self, context: Context, boot: Callable[[], Booted]) -> Attempt:
@@ -121,11 +118,8 @@ class SequenceCache:
 
     def due(self, node: Node) -> bool:
         """Whether a hit of the node is to be run all the same."""
-        if self.policy.fresh_every:
-            with self._lock:
-                hits = self._hits[node.id] = self._hits.get(node.id, 0) + 1
-            if hits % self.policy.fresh_every == 0:
-                return True
+        if self.policy.fresh_every and self.tree.asked_for(node) % self.policy.fresh_every == 0:
+            return True
         return self.chance(self.policy.audit)
 
     def disagreed(self, task: str, name: str, what: str) -> None:

@@ -113,8 +113,8 @@ class LiveWorkspace:
 
     def consider(self) -> None:
         """Takes a snapshot here if it is expected to save more than it costs, and time may be spent on it."""
-        node = self.node
-        if node is None or self.workspace is None or node.over or not self._cache.credit.allows():
+        node, share = self.node, self._cache.policy.snapshot_share
+        if node is None or self.workspace is None or node.over or not self._tree.credit.allows(share):
             return
         if self._tree.worth_ns(node) > self._tree.keeper.estimates.snapshot_ns.value:
             self.keep()
@@ -130,7 +130,7 @@ class LiveWorkspace:
             _log.warning("no snapshot of node %s: %s", self.node.digest.hex(), error)
         kept_ns = self._tree.clock() - begun_ns
         self.spent.kept_ns += kept_ns
-        self._cache.credit.spend(kept_ns)
+        self._tree.credit.spend(kept_ns)
 
     def anchor(self, node: Node) -> bool:
         """Holds the node's snapshot until `close`; False when it is gone."""

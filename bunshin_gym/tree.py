@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,7 +29,7 @@ from bunshin_gym.store.locks import HeldLock, NamedLocks
 from bunshin_gym.store.pending import Pending
 from bunshin_gym.tiers import Budgets, SnapshotKeeper
 from bunshin_gym.types import Forkable, ToolResult
-from bunshin_gym.worth import UNREACHABLE_NS
+from bunshin_gym.worth import UNREACHABLE_NS, Credit
 
 __all__ = ["Booted", "Materialised", "SnapshotTree"]
 
@@ -109,6 +111,9 @@ class SnapshotTree:
             load=load,
             clock=clock,
         )
+        self.credit = Credit()
+        self._asked: Counter[int] = Counter()
+        self._asked_lock = threading.Lock()
         self._pending = Pending()
         self._closed = False
 
@@ -169,6 +174,12 @@ class SnapshotTree:
     def count_tool(self, task: str, name: str, **added: int) -> None:
         """Adds to a tool's counts; see `Ledger.add_tool`."""
         self._pending.tool(task, name, added)
+
+    def asked_for(self, node: Node) -> int:
+        """Counts how often this process wanted a known node, this time included."""
+        with self._asked_lock:
+            self._asked[node.id] += 1
+            return self._asked[node.id]
 
     def flush(self) -> None:
         """Writes pending counts; a killed process loses those, and nothing else."""

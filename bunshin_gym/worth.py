@@ -137,23 +137,22 @@ class Credit:
     It may be overdrawn by one snapshot, or the first one could never be taken.
     """
 
-    def __init__(self, share: float) -> None:
-        self.share = share
+    def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._earned_ns = 0.0
-        self._spent_ns = 0.0
+        self.executed_ns = 0.0
+        self.spent_ns = 0.0
 
     def earn(self, executed_ns: float) -> None:
         """Calls or a boot were run."""
         with self._lock:
-            self._earned_ns += self.share * executed_ns
+            self.executed_ns += executed_ns
 
     def spend(self, ns: float) -> None:
         """A snapshot was taken."""
         with self._lock:
-            self._spent_ns += ns
+            self.spent_ns += ns
 
-    def allows(self) -> bool:
-        """Whether the next snapshot may be taken now."""
+    def allows(self, share: float) -> bool:
+        """Whether the next snapshot may be taken now, if that share of the time may go there."""
         with self._lock:
-            return self._spent_ns <= self._earned_ns
+            return share > 0 and self.spent_ns <= share * self.executed_ns

@@ -636,7 +636,7 @@ def test_snapshots_stay_within_their_share_of_the_time(tmp_path: Path) -> None:
     for i in range(60):
         rig.walk(call("write", text=f"{i % 7}"), call("wait", ms=300 + i), call("move", step=1))
     executed = sum(row.run_ns for row in rig.tree.ledger.tools())
-    snapshots = rig.cache.credit._spent_ns
+    snapshots = rig.tree.credit.spent_ns
     assert 0 < snapshots <= 0.05 * executed + 200_000_000
     rig.close()
 

@@ -72,11 +72,12 @@ def test_an_estimate_follows_what_is_measured() -> None:
 
 
 def test_credit_is_a_share_overdrawn_by_one_at_most() -> None:
-    credit = Credit(0.05)
-    assert credit.allows(), "or the first snapshot could never be taken"
+    credit = Credit()
+    assert credit.allows(0.05), "or the first snapshot could never be taken"
+    assert not credit.allows(0.0)
     credit.spend(100)
-    assert not credit.allows()
+    assert not credit.allows(0.05)
     credit.earn(1999)
-    assert not credit.allows()
+    assert not credit.allows(0.05)
     credit.earn(1)
-    assert credit.allows()
+    assert credit.allows(0.05)

@@ -211,6 +211,13 @@ def test_a_reset_that_fails_leaves_nothing_and_can_be_tried_again(machine, pool,
         env.reset(seed=1)
 
 
+def test_wrappers_over_one_tree_keep_to_one_share_of_the_time(pool, tree) -> None:
+    for i in range(6):
+        with cached(pool, tree, policy=CachePolicy(snapshot_share=1e-9)) as env:
+            walk(env, A, seed=i)
+    assert len(tree.ledger.snapshots()) <= 1, "each wrapper had a first snapshot of its own"
+
+
 def test_known_says_what_would_run_nothing(pool, tree) -> None:
     a, b = (ToolCall(name="keyboard_type", args={"text": text}) for text in "ab")
     with cached(pool, tree) as env:
