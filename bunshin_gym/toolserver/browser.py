@@ -304,6 +304,6 @@ class Browser:
 def describe_error(error: BaseException) -> str:
     """One error as an agent should read it: the driver's log of what it waited for says each thing once."""
     text: Any = getattr(error, "message", None) or str(error) or type(error).__name__
-    what, _, calls = str(text).partition("\nCall log:")
+    what, _, calls = str(text).partition("\nBrowser logs:")[0].partition("\nCall log:")
     steps = dict.fromkeys(line.strip(" -") for line in calls.splitlines() if line.strip(" -"))
     return "; ".join([what.strip(), *list(steps)[:_LOG_LINES]])

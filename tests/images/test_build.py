@@ -49,10 +49,10 @@ def test_a_killed_builder_leaves_no_process_and_no_mount(store: ImageStore, tmp_
     definition.write_text('[debian]\nvariant = "essential"\n[start]\nargv = ["/bin/sh"]\n')
     home = tmp_path / "home"
     builder = subprocess.Popen([sys.executable, "-c", BUILD, str(home), str(definition)])
-    for attempt in wait_until(LookupError, 120):
+    for attempt in wait_until(LookupError, 300):
         with attempt:
             assert builder.poll() is None, "the build ended before it could be killed"
-            if not any(home.glob("images/tmp-*/rootfs/var/lib/dpkg/status")):
+            if not any(home.glob("images/tmp-*/rootfs/var/lib/dpkg/info/*.list")):
                 raise LookupError("not begun yet")
     builder.kill()
     builder.wait()
