@@ -37,6 +37,11 @@ class EnvWorkspace:
         branches = fork()
         return type(self)(branches[0] if isinstance(branches, list | tuple) else branches)
 
+    def snapshot(self) -> Any:
+        """A snapshot as the env makes it; None if it does not."""
+        held = self._offered("snapshot")
+        return None if held is None else _EnvSnapshot(held, type(self))
+
     def run(self, call: ToolCall) -> ToolResult:
         """One step."""
         action: Any = call.args["action"] if call.name == _VERBATIM else call
@@ -81,6 +86,19 @@ class EnvWorkspace:
     def _offered(self, name: str, *args: Any) -> Any:
         method = getattr(self.env, name, None)
         return method(*args) if callable(method) else None
+
+
+class _EnvSnapshot:
+    """Makes branches of an env's snapshot."""
+
+    def __init__(self, held: Any, kind: type[EnvWorkspace]) -> None:
+        self._held, self._kind = held, kind
+
+    def branch(self) -> EnvWorkspace:
+        return self._kind(self._held.branch())
+
+    def close(self) -> None:
+        self._held.close()
 
 
 def find_forkable(env: AnyEnv) -> tuple[gymnasium.Wrapper[Any, Any, Any, Any] | None, AnyEnv]:

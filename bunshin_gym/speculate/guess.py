@@ -14,34 +14,21 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Final, Generic, Literal, TypeVar
 
 from bunshin_gym.speculate.governor import Governor
 from bunshin_gym.speculate.protocols import Abortable, Confinable, Measurable
+from bunshin_gym.speculate.seat import Seat
 from bunshin_gym.speculate.state import Prediction, State
 from bunshin_gym.types import Forkable, ToolResult
 
-__all__ = ["RAN_TOO_LONG", "Guess", "Seat"]
+__all__ = ["RAN_TOO_LONG", "Guess"]
 
 F = TypeVar("F", bound=Forkable)
 
 _log: Final = logging.getLogger(__name__)
 RAN_TOO_LONG: Final = "it ran too long"
 _Phase = Literal["waiting", "forking", "running", "done", "adopted", "discarded", "failed"]
-
-
-@dataclass(slots=True)
-class Seat(Generic[F]):
-    """A workspace, and the right to use it: who forks it or runs a call in it holds the lock."""
-
-    workspace: F
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def close(self) -> None:
-        """Closes the workspace once nobody uses it."""
-        with self.lock:
-            self.workspace.close()
 
 
 class Guess(Generic[F]):
@@ -83,6 +70,7 @@ class Guess(Generic[F]):
         self.seat: Seat[F] | None = None
         self.result: ToolResult | None = None
         self.began_ns = 0
+        self._forked = False
         self.run_ns = 0
         self._branch: F | None = None
         self._bytes = governor.costs.branch_bytes()
@@ -101,8 +89,8 @@ class Guess(Generic[F]):
 
     @property
     def started(self) -> bool:
-        """Whether a branch was made for it."""
-        return self.began_ns > 0
+        """Whether a branch was made for it, or is being made."""
+        return self._forked
 
     def work(self) -> None:
         """Forks, runs the call, and keeps the branch unless it was discarded meanwhile."""
@@ -183,15 +171,18 @@ class Guess(Generic[F]):
             self._governor.spawn(self._abort, self._branch)
 
     def _fork(self) -> F | None:
-        with self._source.lock:
-            if not self._enter("waiting", "forking"):
-                return None
-            self.began_ns = time.monotonic_ns()
-            branch = self._branch = self._source.workspace.fork()
+        branch = self._branch = self._source.branch(self._start)
+        if branch is None:
+            return None
         if isinstance(branch, Confinable):
             branch.confine()
         self._governor.costs.record_fork(time.monotonic_ns() - self.began_ns)
         return branch
+
+    def _start(self) -> bool:
+        self.began_ns = time.monotonic_ns()
+        self._forked = self._enter("waiting", "forking")
+        return self._forked
 
     def _run(self, branch: F) -> bool:
         self._timer = threading.Timer(self._limit_ns / 1e9, self.discard, args=(RAN_TOO_LONG,))

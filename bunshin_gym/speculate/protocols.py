@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from bunshin_gym.speculate.state import Attempt, Prediction, State
 from bunshin_gym.types import ToolCall
 
-__all__ = ["Abortable", "Confinable", "Foreknowing", "Measurable", "Predictor"]
+__all__ = ["Abortable", "Confinable", "Foreknowing", "Measurable", "Predictor", "Snapshotting"]
 
 
 class Predictor(Protocol):
@@ -71,4 +71,13 @@ class Measurable(Protocol):
     @property
     def unique_bytes(self) -> int:
         """Memory that it owns alone."""
+        ...
+
+
+@runtime_checkable
+class Snapshotting(Protocol):
+    """A workspace whose forks come in two parts: a snapshot, which it waits for, and branches."""
+
+    def snapshot(self) -> Any:
+        """Its state now, with `branch()` (from any thread) and `close()`; None where it can but fork."""
         ...

@@ -12,8 +12,9 @@ from typing import Any, Generic, Self, TypeVar
 
 from bunshin_gym.errors import ClosedError
 from bunshin_gym.speculate.governor import Governor, default_governor
-from bunshin_gym.speculate.guess import RAN_TOO_LONG, Guess, Seat
+from bunshin_gym.speculate.guess import RAN_TOO_LONG, Guess
 from bunshin_gym.speculate.protocols import Foreknowing, Predictor
+from bunshin_gym.speculate.seat import Seat
 from bunshin_gym.speculate.state import Attempt, Prediction, State, call_key, view_of
 from bunshin_gym.speculate.stats import Outcome, Stats
 from bunshin_gym.types import Forkable, ToolCall, ToolEffect, ToolResult
@@ -156,6 +157,10 @@ class SpeculativeRunner(Generic[F]):
                 self._settle()
                 self._governor.leave(self._number, finished=self._over)
                 self._learn()
+                with self._seat.lock:
+                    left = self._seat.moves_on()
+                if left is not None:
+                    left()
             return self._seat.workspace
 
     def close(self) -> None:
@@ -352,6 +357,9 @@ class SpeculativeRunner(Generic[F]):
 
     def _run_here(self, call: ToolCall, arrival_ns: int) -> ToolResult:
         with self._seat.lock, self._governor.real_call():
+            left = self._seat.moves_on()
+            if left is not None:
+                self._spawn(left)
             start_ns = time.monotonic_ns()
             self.stats.delayed_ns += start_ns - arrival_ns
             workspace = self._seat.workspace

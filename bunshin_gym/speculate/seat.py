@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A workspace and the right to use it; branches of it that hold it up as briefly as can be."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, cast
+
+from bunshin_gym.speculate.protocols import Snapshotting
+from bunshin_gym.types import Forkable
+
+__all__ = ["Seat"]
+
+F = TypeVar("F", bound=Forkable)
+
+
+@dataclass(slots=True, eq=False)
+class _Held:
+    """A snapshot of the workspace's present state, for all guesses made in it."""
+
+    snapshot: Any
+    users: int = 0
+    stale: bool = False
+
+
+class Seat(Generic[F]):
+    """A workspace that one thread at a time forks, snapshots or runs a call in.
+
+    Where the workspace offers snapshots, only taking one waits for the seat and holds it; branches are
+    made of it while the workspace may already run on, and guesses in one state share it.
+    """
+
+    def __init__(self, workspace: F) -> None:
+        self.workspace = workspace
+        self.lock = threading.Lock()
+        self._held: _Held | None = None
+
+    def branch(self, may_start: Callable[[], bool]) -> F | None:
+        """A branch of the present state; None if `may_start` says no once the seat is free."""
+        with self.lock:
+            if not may_start():
+                return None
+            held = self._hold()
+            if held is None:
+                return self.workspace.fork()
+            held.users += 1
+        try:
+            return cast("F", held.snapshot.branch())
+        finally:
+            with self.lock:
+                held.users -= 1
+                unused = held.stale and held.users == 0
+            if unused:
+                held.snapshot.close()
+
+    def moves_on(self) -> Callable[[], None] | None:
+        """The workspace is about to change; call it with the lock held.
+
+        Returns:
+            What is left to do, without the lock and at leisure; None if nothing is.
+        """
+        held, self._held = self._held, None
+        if held is None:
+            return None
+        held.stale = True
+        return held.snapshot.close if held.users == 0 else None
+
+    def close(self) -> None:
+        """Closes the workspace once nobody uses it."""
+        with self.lock:
+            left = self.moves_on()
+            try:
+                self.workspace.close()
+            finally:
+                if left is not None:
+                    left()
+
+    def _hold(self) -> _Held | None:
+        if self._held is None and isinstance(self.workspace, Snapshotting):
+            snapshot = self.workspace.snapshot()
+            if snapshot is not None:
+                self._held = _Held(snapshot)
+        return self._held
