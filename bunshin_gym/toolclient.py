@@ -8,11 +8,13 @@ never through a symbolic link: what runs inside must not be able to point us at 
 from __future__ import annotations
 
 import os
+import socket
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Self
 
+import httpcore
 import httpx
 import msgpack
 import numpy as np
@@ -90,6 +92,7 @@ class ToolClient:
         deadline = time.monotonic() + timeout_s
         for attempt in retrying:
             with attempt:
+                self._check_listening()
                 left = max(deadline - time.monotonic(), _POLL_S)
                 self._exchange("GET", "/ready", b"", left, "ready")
 
@@ -144,8 +147,11 @@ class ToolClient:
         descriptor = self._open_socket()
         try:
             transport = httpx.HTTPTransport(uds=f"/proc/self/fd/{descriptor}", verify=False, trust_env=False)
-            with httpx.Client(transport=transport, timeout=limits) as client:
-                raw = client.request(method, f"http://workspace{path}", content=body).raise_for_status().content
+            with (
+                httpx.Client(transport=transport, timeout=limits) as client,
+                client.stream(method, f"http://workspace{path}", content=body) as response,
+            ):
+                raw = _read_to_the_end(response.raise_for_status(), timeout_s)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             raise ToolUnavailableError(f"{name}: the tool server does not answer at {self._path}: {error}") from error
         except httpx.TimeoutException as error:
@@ -158,6 +164,18 @@ class ToolClient:
         if not answer["ok"]:
             raise ToolError(answer["error"])
         return answer["value"]
+
+    def _check_listening(self) -> None:
+        """Connects and hangs up: httpcore leaves a socket to the garbage collector when that is refused."""
+        descriptor = self._open_socket()
+        try:
+            with socket.socket(socket.AF_UNIX) as probe:
+                probe.settimeout(_POLL_S * 100)
+                probe.connect(f"/proc/self/fd/{descriptor}")
+        except OSError as error:
+            raise ToolUnavailableError(f"the tool server does not listen at {self._path}: {error}") from error
+        finally:
+            os.close(descriptor)
 
     def _open_socket(self) -> int:
         """A path descriptor of the socket itself."""
@@ -175,6 +193,21 @@ class ToolClient:
                 os.close(here)
             here = there
         return here
+
+
+def _read_to_the_end(response: httpx.Response, timeout_s: float) -> bytes:
+    """The body, once the server has closed its side: a fork right after must not meet a connection of ours."""
+    assert isinstance(response.stream, httpx.SyncByteStream)
+    raw = b"".join(response.stream)
+    try:
+        rest = response.extensions["network_stream"].read(1, timeout=timeout_s)
+    except httpcore.ReadTimeout as error:
+        raise httpx.ReadTimeout("the connection stays open", request=response.request) from error
+    except httpcore.ReadError:
+        rest = b""  # reset instead of closed: gone all the same
+    if rest:
+        raise httpx.RemoteProtocolError("more than one answer", request=response.request)
+    return raw
 
 
 def decode_screenshot(shot: Mapping[str, Any]) -> NDArray[np.uint8]:

@@ -104,6 +104,8 @@ class WorkspaceGuest:
     @contextmanager
     def _watched(self) -> Iterator[None]:
         """Turns the silence of a tool server whose workspace is gone into what it is."""
+        if not self.workspace.alive:
+            raise WorkspaceDied(f"workspace {self.workspace.id} has ended")
         try:
             yield
         except ToolError as error:

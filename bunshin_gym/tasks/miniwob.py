@@ -4,7 +4,8 @@
 Two things differ from the pages as they ship. The time limit of an episode is put so far away that
 it never strikes: a workspace may stand frozen or wait for a model for any time. And what would make
 equal states look different is taken off the screen: the countdown, the rings drawn at clicks, the blinking
-text cursor; so is the cover that would start another episode after the end of one.
+text cursor, animated menus, which are there at once; so is the cover that would start another episode
+after the end of one.
 Rewards are the pages' raw ones, -1 to 1, which do not shrink with time.
 """
 
@@ -42,8 +43,9 @@ _START: Final = """async ([seed, patience_ms]) => {
   document.body.removeEventListener('click', core.canvasDrawClick);
   const style = document.createElement('style');
   style.textContent = '#reward-display, #click-canvas, #sync-task-cover { display: none !important; }' +
-    '* { caret-color: transparent !important; }';
+    '* { caret-color: transparent !important; transition: none !important; animation: none !important; }';
   document.head.appendChild(style);
+  if (typeof $ !== 'undefined' && $.fx) $.fx.off = true;
   core.EPISODE_MAX_TIME = 2147483647;
   Math.seedrandom(seed);
   core.startEpisodeReal();
