@@ -177,6 +177,11 @@ class ImageStore:
                 with _try_lock(self._lock_path(path.name.split("-")[1])) as ours:
                     if ours:
                         archive.remove_tree(path)
+            for path in self._folder.glob("*.lock"):
+                if _DIGEST.fullmatch(path.stem) and not (self._folder / path.stem).exists():
+                    with _try_lock(path) as ours:
+                        if ours and not (self._folder / path.stem).exists():
+                            path.unlink()
             stored = [p.name for p in self._folder.iterdir() if _DIGEST.fullmatch(p.name)]
             return tuple(d for d in sorted(stored) if d not in named and self._delete_unused(d))
 

@@ -117,6 +117,8 @@ def test_gc_removes_what_lost_its_name_and_what_dead_builders_left(
     assert [image.digest for image in store.list()] == [new.digest]
     assert leftovers(tmp_path / "home") == []
     assert store.gc() == ()
+    locks = {path.stem for path in (tmp_path / "home" / "images").glob("*.lock")}
+    assert locks == {"index", new.digest}
 
 
 def test_a_failed_build_leaves_nothing(store: ImageStore, tmp_path: Path) -> None:
