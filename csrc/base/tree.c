@@ -50,7 +50,6 @@ static int remove_entry(int root_fd, int dir_fd, const char *name, unsigned int 
 		return renameat(dir_fd, name, root_fd, flat) < 0 ? -errno : 1;
 	}
 	child = open_below(dir_fd, name);
-	/* Another process may remove the same tree: what is gone is fine. */
 	if (child < 0)
 		return errno == ENOENT ? 0 : -errno;
 	rc = remove_below(root_fd, child, depth + 1);
@@ -59,7 +58,10 @@ static int remove_entry(int root_fd, int dir_fd, const char *name, unsigned int 
 	return unlinkat(dir_fd, name, AT_REMOVEDIR) < 0 && errno != ENOENT ? -errno : rc;
 }
 
-/* 0, or 1 when something was moved up into root_fd, or -errno. */
+/*
+ * 0, or 1 when something was moved up into root_fd, or -errno. Another process
+ * may be removing the same tree: whatever is gone already is fine.
+ */
 static int remove_below(int root_fd, int dir_fd, unsigned int depth)
 {
 	auto_closedir DIR *dir = NULL;
@@ -70,7 +72,7 @@ static int remove_below(int root_fd, int dir_fd, unsigned int depth)
 	dir = copy < 0 ? NULL : fdopendir(copy);
 	if (!dir) {
 		bsh_close_fd(&copy);
-		return -errno;
+		return errno == ENOENT ? 0 : -errno;
 	}
 	while ((errno = 0, entry = readdir(dir))) {
 		int rc;
@@ -82,7 +84,7 @@ static int remove_below(int root_fd, int dir_fd, unsigned int depth)
 			return rc;
 		moved |= rc;
 	}
-	return errno ? -errno : moved;
+	return errno && errno != ENOENT ? -errno : moved;
 }
 
 int bsh_remove_tree(int dir_fd, const char *path, struct bsh_error *err)
