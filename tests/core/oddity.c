@@ -45,6 +45,21 @@ static int hold_tty(void)
 	return slave < 0 || open("/dev/tty", O_RDWR) < 0;
 }
 
+static int receive_one;
+
+/* Keeps the descriptor that a client sends, and lets the client go. */
+static void keep_descriptor(int client)
+{
+	char control[CMSG_SPACE(sizeof(int))], byte;
+	struct iovec io = {&byte, 1};
+	struct msghdr message = {
+		.msg_iov = &io, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof(control)};
+
+	if (recvmsg(client, &message, 0) != 1 || !CMSG_FIRSTHDR(&message))
+		_exit(1);
+	receive_one = 0;
+}
+
 static int make(const char *what)
 {
 	int fds[2];
@@ -59,7 +74,8 @@ static int make(const char *what)
 		return hold_tty();
 	if (!strcmp(what, "backlog"))
 		return hold_backlog();
-	if (!strcmp(what, "listen"))
+	receive_one = !strcmp(what, "receive");
+	if (receive_one || !strcmp(what, "listen"))
 		return hold_listener();
 	/* The filter answers as an old kernel would, so that programs fall back. */
 	if (!strcmp(what, "io_uring"))
@@ -72,7 +88,10 @@ static void serve(void)
 	for (;;) {
 		int client = listener ? accept(listener, NULL, NULL) : pause();
 
-		if (client >= 0 && write(client, "x", 1) == 1) {
+		if (client >= 0 && receive_one) {
+			keep_descriptor(client);
+			close(client);
+		} else if (client >= 0 && write(client, "x", 1) == 1) {
 			char byte;
 
 			while (read(client, &byte, 1) > 0)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import guesthouse
 import pytest
+from conftest import need
 
 from bunshin_gym.errors import CallTimeout, ClosedError
 from bunshin_gym.native import engine_names
@@ -196,7 +197,10 @@ def chain(source: Workspace, depth: int, engine: str) -> None:
     current = source
     for level in range(1, depth + 1):
         assert guesthouse.tell(current, f"level-{level}") == "ok", level
-        sh(current, f"echo {level} >> /tmp/levels; mv /tmp/at-{level - 1} /tmp/at-{level} 2>/dev/null || : > /tmp/at-{level}")
+        sh(
+            current,
+            f"echo {level} >> /tmp/levels; mv /tmp/at-{level - 1} /tmp/at-{level} 2>/dev/null || : > /tmp/at-{level}",
+        )
         (child,) = current.fork(1, engine=engine)
         if current is not source:
             current.close()
@@ -305,6 +309,30 @@ def test_branch_has_exec_statistics_and_freezing_like_any_workspace(start: Start
         assert sh(branch, "echo $$ > /tmp/x; cat /tmp/x").isdigit()
         with pytest.raises(CallTimeout):
             branch.exec(["sleep", "1000"], timeout_s=0.2)
+
+
+FREEZER_V1 = """
+import sys
+from bunshin_gym.workspace import Workspace, core
+home, rootfs, engine = sys.argv[1:]
+with Workspace.start(rootfs, argv=["sleep", "1000000"], core=core(home)) as source:
+    source.exec(["sh", "-c", "echo origin > /tmp/x"])
+    with source.fork(1, engine=engine)[0] as branch, branch.fork(1, engine=engine)[0] as deeper:
+        for side in (source, branch, deeper):
+            sys.stdout.write(side.exec(["cat", "/tmp/x"]).stdout.decode())
+"""
+
+
+def test_freezer_of_cgroup_v1(bunshin: Core, rootfs: Path, engine: str) -> None:
+    need(bunshin.features().get("cgroup_v1_freezer", "none") not in ("", "none"), "no freezer of cgroup v1 here")
+    done = subprocess.run(
+        [sys.executable, "-c", FREEZER_V1, str(bunshin.home), str(rootfs), engine],
+        env={**os.environ, "BUNSHIN_FREEZER": "v1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "origin\n" * 3), done.stderr
 
 
 KILLED = """
