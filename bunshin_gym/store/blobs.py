@@ -30,8 +30,8 @@ class BlobMissingError(BunshinError):
 
 
 def digest_of(content: bytes | memoryview) -> bytes:
-    """The name of a content."""
-    return hashlib.blake2b(content, digest_size=_DIGEST_BYTES).digest()
+    """The name of a content: cut SHA-256, which processors have an instruction for."""
+    return hashlib.sha256(content).digest()[:_DIGEST_BYTES]
 
 
 class _Codec(PerThread):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
@@ -133,8 +134,10 @@ class _Caching(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.loans = [0]
         self.parse = parser_of(env)
         declared = {name: spec.effect for name, spec in tools.items()} if tools is not None else effects
+        self.words_max = _words_max(self.observation_space)
         if stamps is None:
-            stamps = Stamps(getattr(env, "stamps", None) or getattr(env.unwrapped, "stamps", None))
+            own = {"observation.last_action": "action"} if self.words_max is not None else {}
+            stamps = Stamps(getattr(env.unwrapped, "stamps", own))
         effect = effects_of(env, declared, self.parse)
         self.cache = SequenceCache(tree, tools or {}, stamps=stamps, policy=policy, effect=effect)
         self.attempt: Attempt | None = None
@@ -158,7 +161,7 @@ class _Caching(gymnasium.Wrapper[Any, Any, Any, Any]):
             raise gymnasium.error.ResetNeeded("there is no episode: call reset() first")
         call = call_of(action, self.parse)
         try:
-            self.last = self.attempt.step(call, action=action if isinstance(action, str) else None)
+            self.last = self.attempt.step(call, action=self._words(action))
         finally:
             self._follow()
         result = self.last.result
@@ -225,6 +228,12 @@ class _Caching(gymnasium.Wrapper[Any, Any, Any, Any]):
             rng.state = drawn
         return Booted(live=_HomeState(self.home, self.loans), result=ToolResult(observation=observation, info=info))
 
+    def _words(self, action: Any) -> str | None:
+        """The agent's words for a step, unless the observation has no room for them."""
+        if not isinstance(action, str) or (self.words_max is not None and len(action) > self.words_max):
+            return None
+        return action
+
     def _follow(self) -> None:
         workspace = self.attempt.workspace if self.attempt is not None else None
         env = workspace.env if isinstance(workspace, _EnvState) else self.home
@@ -236,6 +245,13 @@ class _Caching(gymnasium.Wrapper[Any, Any, Any, Any]):
     def _info(self, step: CachedStep) -> dict[str, Any]:
         entry = CacheInfo(source=step.source, saved_ns=step.saved_ns, wall_ns=step.wall_ns)
         return {**step.result.info, "cache": entry}
+
+
+def _words_max(space: gymnasium.Space[Any]) -> int | None:
+    """How long a `last_action` may be, as the env's observations have it; None if they have none."""
+    if not isinstance(space, gymnasium.spaces.Dict) or "last_action" not in space.spaces:
+        return None
+    return int(getattr(space["last_action"], "max_length", sys.maxsize))
 
 
 class ToolSequenceCache(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -259,7 +275,8 @@ class ToolSequenceCache(gymnasium.Wrapper[Any, Any, Any, Any]):
         policy: what is reused, checked and kept.
         tools: what is known of each tool; instead of `effects`.
         effects: what running each tool again means, instead of what the env declares.
-        stamps: places in results that belong to the run; None takes the env's `stamps`.
+        stamps: places in results that belong to the run; None takes the env's `stamps` or, if it declares none,
+            takes a `last_action` in observations for the agent's words.
 
     Raises:
         UsageError: nothing in the env can be forked, or its tools' effects are not declared.

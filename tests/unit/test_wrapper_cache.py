@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,17 @@ import pytest
 from fake_guest import FakeMachine, FakeTask
 from gymnasium.utils.env_checker import check_env
 from gymnasium.wrappers import TimeLimit
+from speculate_fakes import FakeEnv, Memory, as_text
 
 from bunshin_gym.cache import CachePolicy
 from bunshin_gym.envs import BunshinEnv
 from bunshin_gym.errors import UsageError
+from bunshin_gym.speculate.costs import CostModel
+from bunshin_gym.speculate.governor import Budget, Governor
 from bunshin_gym.testing import FAKE_TOOLS, FakeHost, FakeWorkspace
 from bunshin_gym.tree import SnapshotTree
 from bunshin_gym.types import ToolCall
+from bunshin_gym.wrappers.speculative_step import SpeculativeStep
 from bunshin_gym.wrappers.tool_sequence_cache import ToolSequenceCache
 
 A, B, DONE = "keyboard_type('a')", "keyboard_type('b')", "keyboard_type('done')"
@@ -295,6 +300,71 @@ def test_an_env_that_offers_but_fork(tree) -> None:
     tree.close()
     assert host.open == 0
     assert host.paid == [3, 3, 3]
+
+
+@pytest.fixture
+def governor():
+    governor = Governor(budget=Budget(branches=8, running=8), costs=CostModel(fork_ns=1_000_000))
+    yield governor
+    assert governor.held == 0
+    governor.close()
+
+
+def world_script(seed: int) -> tuple[ToolCall, ...]:
+    with FakeWorkspace(seed=seed) as world:
+        return world.solution()
+
+
+@pytest.mark.parametrize("order", ["cache outside", "cache inside"])
+def test_with_speculation_over_and_under_it(tree, governor, order: str) -> None:
+    host = FakeHost(boot_ns=0, fork_ns=0)
+    calls = world_script(2)
+    pause = threading.Event()
+
+    def make() -> gymnasium.Env[Any, Any]:
+        if order == "cache inside":
+            inner = ToolSequenceCache(FakeEnv(host), tree)
+            return SpeculativeStep(inner, Memory(calls), governor=governor)
+        return ToolSequenceCache(SpeculativeStep(FakeEnv(host), Memory(calls), governor=governor), tree)
+
+    bare = FakeEnv()
+    for actions in (
+        calls,
+        calls,
+        (calls[0], ToolCall(name="look"), *calls[1:]),
+        (ToolCall(name="pay", args={"amount": 2}),),
+    ):
+        texts = [as_text(action) for action in actions]
+        wanted = [bare.reset(seed=2)[0], *(bare.step(text)[:4] for text in texts)]
+        env = make()
+        got = [env.reset(seed=2)[0]]
+        for text in texts:
+            pause.wait(0.02)
+            got.append(env.step(text)[:4])
+        assert got == wanted
+        env.close()
+    bare.close()
+    assert host.paid == [2], "an outside effect was repeated"
+    tree.close()
+    assert host.open == 0
+
+
+@pytest.mark.parametrize("vector", [gymnasium.vector.SyncVectorEnv, gymnasium.vector.AsyncVectorEnv])
+def test_in_vector_envs_that_share_a_directory(tmp_path: Path, vector: Any) -> None:
+    def make() -> gymnasium.Env[Any, Any]:
+        return ToolSequenceCache(BunshinEnv(FakeTask(), bases=FakeMachine().pool()), tmp_path / "tree")
+
+    for i in range(2):
+        envs = vector([make] * 3)
+        envs.reset(seed=[5, 5, 5])
+        sources = []
+        for action in (A, B):
+            observations, _, _, _, info = envs.step((action,) * 3)
+            assert len(set(observations["axtree_txt"])) == 1
+            sources += [entry.source for entry in info["cache"]]
+        envs.close()
+        ran = sources.count("run")
+        assert ran == (2 if i == 0 else 0), f"three attempts ran two calls {ran} times: {sources}"
 
 
 def test_an_env_without_fork_or_effects_is_refused(tmp_path: Path) -> None:
