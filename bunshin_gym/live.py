@@ -134,7 +134,7 @@ class LiveWorkspace:
 
     def anchor(self, node: Node) -> bool:
         """Holds the node's snapshot until `close`; False when it is gone."""
-        return self._anchors.enter_context(self._tree.keeper.lease(node)) is not None
+        return self._anchors.enter_context(self._tree.keeper.lease(node, lasting=True)) is not None
 
     def discard(self) -> None:
         """Closes the workspace; another can be made."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -124,24 +124,46 @@ class SnapshotKeeper:
         return node.id in self._mine()
 
     @contextmanager
-    def lease(self, node: Node) -> Iterator[SnapshotHandle | None]:
-        """The node's snapshot for the length of a block, in which nobody evicts it; None when it is gone."""
-        held = self._take_lease(node)
-        if held is not None:
-            try:
-                yield held.handle
-            finally:
-                with self._lock:
-                    held.leases -= 1
-            return
+    def lease(self, node: Node, *, lasting: bool = False) -> Iterator[SnapshotHandle | None]:
+        """The node's snapshot for the length of a block, in which nobody evicts it; None when it is gone.
+
+        One that is on disk is kept in memory if it is worth it; otherwise others wait with their admissions until the
+        block ends, so that what is read is never more than one beyond the budget. With `lasting`, for
+        blocks that take long, None is given instead.
+        """
+        with ExitStack() as stack:
+            held = self._take_lease(node)
+            if held is None:
+                admission = stack.enter_context(self._locks.acquire(_ADMIT))
+                handle = self._from_disk(node, lasting=lasting)
+                held = self._take_lease(node)
+                if held is None:
+                    if handle is not None:
+                        stack.callback(handle.close)
+                    yield handle
+                    return
+                admission.release()
+            stack.callback(self._end_lease, held)
+            yield held.handle
+
+    def _from_disk(self, node: Node, *, lasting: bool) -> SnapshotHandle | None:
+        """Reads the node's snapshot from disk. None if it went to memory, where it may have been already."""
+        self._tidy()
+        if node.id in self._mine() or node.id not in self.tiers([node]):
+            return None
+        room = self.worth_ns(node) > 0 and self._make_room(node)
+        if lasting and not room:
+            return None
         handle = self.disk.read(node)
-        if handle is None:
-            yield None
-            return
-        try:
-            yield handle
-        finally:
-            self._promote(node, handle)
+        if handle is None or not room:
+            return handle
+        self._enter(node, handle)
+        self._shrink(keep=node)
+        return None
+
+    def _end_lease(self, held: _Held) -> None:
+        with self._lock:
+            held.leases -= 1
 
     def drop(self, node: Node) -> None:
         """Lets go of the node's snapshots that this process can: a branch from them failed."""
@@ -223,16 +245,17 @@ class SnapshotKeeper:
         with self._lock:
             self._mine()[node.id] = _Held(row, node, handle)
 
-    def _shrink(self) -> None:
+    def _shrink(self, *, keep: Node | None = None) -> None:
         while self._ledger.tier_bytes("memory") > self.budgets.memory_bytes:
-            victim = self._cheapest()
+            victim = self._cheapest(keep=keep)
             if victim is None:
                 return
             self._evict(victim)
 
-    def _cheapest(self) -> _Held | None:
+    def _cheapest(self, *, keep: Node | None = None) -> _Held | None:
         """The one of ours that is worth least for its bytes and may go."""
-        free = [held for held in self._mine().values() if held.leases == 0 and not self._pinned(held.node)]
+        others = [held for held in self._mine().values() if keep is None or held.node.id != keep.id]
+        free = [held for held in others if held.leases == 0 and not self._pinned(held.node)]
         return min(free, key=self._per_byte, default=None)
 
     def _ask_others(self, worth: float) -> None:
@@ -273,20 +296,6 @@ class SnapshotKeeper:
 
     def _per_byte(self, held: _Held) -> float:
         return self.worth_ns(held.node) / max(1, held.row.unique_bytes)
-
-    def _promote(self, node: Node, handle: SnapshotHandle) -> None:
-        """Keeps what was read from disk in memory if it is worth it, and closes it otherwise."""
-        kept = False
-        try:
-            with self._locks.held(_ADMIT):
-                self._tidy()
-                if node.id not in self._mine() and self.worth_ns(node) > 0 and self._make_room(node):
-                    kept = True
-                    self._enter(node, handle)
-                    self._shrink()
-        finally:
-            if not kept:
-                handle.close()
 
     def sweep(self) -> int:
         """Removes files on disk that no row names (their writer died); returns the bytes freed."""

@@ -230,6 +230,35 @@ def test_what_memory_has_no_room_for_goes_to_disk_and_comes_back(tmp_path: Path)
     assert rig.host.open == 0
 
 
+def test_what_many_read_from_disk_at_once_stays_within_the_budget(tmp_path: Path) -> None:
+    size = 12 * MB
+    first = Rig(tmp_path, budgets=Budgets(disk_bytes=100 * MB), policy=EAGER, disk=True)
+    contexts = [Context(image="i", task="t", seed=seed) for seed in range(6)]
+    for context in contexts:
+        first.walk(call("wait", ms=60_000), *writes("a"), context=context)
+    first.tree.close()
+    rig = Rig(tmp_path, budgets=Budgets(memory_bytes=size, disk_bytes=100 * MB), disk=True)
+    handles, lock, most = set(), threading.Lock(), [0]
+    load = rig.tree.keeper.disk._load
+    assert load is not None
+
+    def watched(path: Path):
+        handle = load(path)
+        with lock:
+            handles.add(handle)
+            most[0] = max(most[0], sum(not one.held.closed for one in handles))
+        return handle
+
+    rig.tree.keeper.disk._load = watched
+    with ThreadPoolExecutor(6) as pool:
+        walks = [pool.submit(rig.walk, call("wait", ms=60_000), *writes("b"), context=context) for context in contexts]
+        assert [walk.result(60)[-1] for walk in walks] == ["run"] * 6
+    assert len(handles) >= 2
+    assert most[0] <= 2, "more than one snapshot beyond the budget"
+    rig.close()
+    assert rig.host.open == 0
+
+
 def test_close_writes_what_is_worth_it_and_the_next_run_uses_it(tmp_path: Path) -> None:
     budgets = Budgets(disk_bytes=100 * MB)
     first = Rig(tmp_path, budgets=budgets, policy=EAGER, disk=True)
