@@ -6,13 +6,14 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import select
 import signal
 import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import guesthouse
@@ -154,11 +155,23 @@ def test_nested_namespace_is_refused(kind: str, guest: Workspace) -> None:
         )
     finally:
         for pid in reversed(descendants(nested.pid)):
-            os.kill(pid, signal.SIGKILL)
+            kill_and_wait(pid)
         nested.kill()
         nested.wait()
         nested.stdout.close()
     forks(guest)
+
+
+def kill_and_wait(pid: int) -> None:
+    """It may have ended with its parent."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    with suppress(ProcessLookupError):
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+    select.select([pidfd], [], [], 30)
+    os.close(pidfd)
 
 
 def descendants(pid: int) -> list[int]:
