@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What a guest needs to fork a live workspace: our core, our CRIU, kernel modules, a root file system."""
+
+from __future__ import annotations
+
+import lzma
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from kernels import Kernel
+
+HERE = Path(__file__).resolve().parent
+REPO = HERE.parents[1]
+#: In the order in which they load. The kernel would load them by itself if it had modprobe.
+MODULES = (
+    *("overlay", "tun", "veth", "crc32c_generic", "libcrc32c", "nfnetlink", "nf_tables", "inet_diag", "tcp_diag"),
+    *("udp_diag", "raw_diag", "unix_diag", "netlink_diag", "af_packet_diag"),
+)
+
+
+def _compile(sources: list[Path], target: Path, *flags: str) -> Path:
+    common = ["-std=gnu17", "-D_GNU_SOURCE", "-O1", "-static", "-pthread", "-Wall", "-Wextra", "-Werror"]
+    subprocess.run(["gcc", *common, *flags, *map(str, sources), "-o", str(target)], check=True)
+    return target
+
+
+def programs(folder: Path) -> dict[str, Path]:
+    """Builds the core with its driver, the workspace's init and its main command."""
+    core = sorted(path for path in (REPO / "csrc").rglob("*.c") if "init" not in path.relative_to(REPO / "csrc").parts)
+    folder.mkdir(parents=True, exist_ok=True)
+    init = folder / "init"
+    subprocess.run(["make", "-s", "-C", str(REPO / "csrc"), f"OUT={init}"], check=True)
+    driver = [*core, HERE / "workspace/forkwork.c"]
+    return {
+        "init": init,
+        "forkwork": _compile(driver, folder / "forkwork", f"-I{REPO}/csrc", "-Wno-unused-parameter"),
+        "life": _compile([HERE / "workspace/life.c"], folder / "life"),
+    }
+
+
+def criu() -> dict[str, Path]:
+    """Our CRIU and the libraries that it is linked with, by their path in the guest."""
+    build = str(REPO / "third_party/criu/build.sh")
+    subprocess.run([build], check=True)
+    binary = Path(subprocess.run([build, "--path"], check=True, capture_output=True, text=True).stdout.strip())
+    listed = subprocess.run(["ldd", binary], check=True, capture_output=True, text=True).stdout
+    libraries = {path: Path(path).resolve() for path in re.findall(r"(/[^ ]+) \(0x", listed)}
+    return {"/criu/criu": binary, **libraries}
+
+
+def modules(kernel: Kernel, folder: Path) -> dict[str, Path]:
+    """The kernel's own modules that the core and CRIU use, unpacked."""
+    assert kernel.modules
+    found: dict[str, Path] = {}
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in MODULES:
+        path = next(kernel.modules.rglob(f"{name}.ko*"), None)
+        if not path:
+            continue
+        target = folder / f"{name}.ko"
+        data = path.read_bytes()
+        target.write_bytes(lzma.decompress(data) if path.suffix == ".xz" else data)
+        found[f"/modules/{name}.ko"] = target
+    return found
+
+
+def layers(built: dict[str, Path], folder: Path) -> Path:
+    """The workspace's two layers: what the core puts into each, and a root file system of busybox."""
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "runtime/.bunshin").mkdir(parents=True)
+    shutil.copy2(built["init"], folder / "runtime/.bunshin/init")
+    root = folder / "root"
+    for name in ("bin", "etc", "tmp", "root", "run", "var"):
+        (root / name).mkdir(parents=True)
+    busybox = shutil.which("busybox")
+    assert busybox
+    shutil.copy2(busybox, root / "bin/busybox")
+    for applet in subprocess.run([busybox, "--list"], check=True, capture_output=True, text=True).stdout.split():
+        if applet != "busybox":
+            (root / "bin" / applet).symlink_to("busybox")
+    shutil.copy2(built["life"], root / "bin/life")
+    (root / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\n")
+    for path in (folder / "runtime", root, *root.rglob("*")):
+        if path.is_dir():
+            os.chmod(path, 0o755)
+    return folder
+
+
+def files(kernel: Kernel, folder: Path) -> dict[str, Path]:
+    """All of it, by the path in the guest."""
+    built = programs(folder)
+    return {
+        "/bin/forkwork": built["forkwork"],
+        "/layers": layers(built, folder / "layers"),
+        **criu(),
+        **modules(kernel, folder / "modules"),
+    }
+
+
+def script(mib: int) -> str:
+    """Loads the modules, forks through both engines in one run, then once more without ours."""
+    loads = "\n".join(f"test -e /modules/{name}.ko && insmod /modules/{name}.ko" for name in MODULES)
+    fork = "forkwork /home /criu/criu /layers/runtime /layers/root"
+    return f"""
+{loads}
+mkdir -p /home
+# CRIU looks at what TCP sockets can do by connecting one.
+ifconfig lo up
+insmod /bunshin.ko
+{fork} {mib} module pool kmod
+rmmod bunshin && echo 'PASS workspace leaves the module unused' || echo 'FAIL workspace leaves the module unused'
+{fork} 32 none kmod
+left=$(find /home/workspaces /home/snapshots /home/trash -mindepth 1 -maxdepth 1; pidof life; grep /home /proc/mounts)
+test -z "$left" && echo 'PASS workspace leaves nothing' || echo "$left
+FAIL workspace leaves nothing"
+echo '== dmesg =='
+dmesg
+"""

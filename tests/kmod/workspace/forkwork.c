@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Forks a live workspace through our core with each engine in turn, and says
+ * what it cost.
+ *
+ *   forkwork HOME CRIU RUNTIME-LAYER ROOT-LAYER MIB module|none ENGINE...
+ */
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "include/bunshin.h"
+
+#define BRANCHES 2
+
+static const char *engine = "-";
+static struct bsh_error error;
+static char mib[16];
+static const char *layers[3];
+
+static _Noreturn __attribute__((format(printf, 1, 2))) void fail(const char *format, ...)
+{
+	va_list args;
+
+	printf("  %s: ", engine);
+	va_start(args, format);
+	vprintf(format, args);
+	va_end(args);
+	printf("\nFAIL workspace %s\n", engine);
+	exit(1);
+}
+
+#define TRY(call)                                    \
+	do {                                         \
+		if ((call) < 0)                      \
+			fail("%s: %s", #call, error.msg); \
+	} while (0)
+
+/* What the workspace's main command answers. */
+static char *ask(struct bsh_workspace *ws, const char *words)
+{
+	static char text[256];
+	const char *argv[] = { "/bin/sh", "-c", text, NULL };
+	struct bsh_exec_request request = { .argv = argv, .timeout_ms = 120000 };
+	struct bsh_exec_result result = { 0 };
+
+	snprintf(text, sizeof(text), "exec /bin/life ask %s", words);
+	TRY(bsh_workspace_exec(ws, &request, &result, &error));
+	snprintf(text, sizeof(text), "%.*s", (int)result.out_len, (const char *)result.out);
+	text[strcspn(text, "\n")] = '\0';
+	if (result.exit_code || result.timed_out)
+		fail("%s: exit code %d: %.*s", words, result.exit_code, (int)result.errout_len,
+		     (const char *)result.errout);
+	bsh_exec_result_release(&result);
+	return text;
+}
+
+static void expect(struct bsh_workspace *ws, const char *words, const char *wanted)
+{
+	const char *got = ask(ws, words);
+
+	if (strcmp(got, wanted))
+		fail("%s of %s: %s, not %s", words, bsh_workspace_id(ws), got, wanted);
+}
+
+/* The main command is up once it answers. */
+static void await(struct bsh_workspace *ws)
+{
+	const char *argv[] = { "/bin/sh", "-c", "until test -S /run/life.sock; do sleep 0.05; done", NULL };
+	struct bsh_exec_request request = { .argv = argv, .timeout_ms = 120000 };
+	struct bsh_exec_result result = { 0 };
+
+	TRY(bsh_workspace_exec(ws, &request, &result, &error));
+	if (result.exit_code || result.timed_out)
+		fail("the main command does not listen");
+	bsh_exec_result_release(&result);
+}
+
+static struct bsh_workspace *start(struct bsh_core *core)
+{
+	const char *argv[] = { "/bin/life", mib, NULL }, *env[] = { "PATH=/bin", NULL };
+	struct bsh_workspace_spec spec = { .layers = layers, .argv = argv, .env = env };
+	struct bsh_workspace *ws;
+
+	TRY(bsh_workspace_start(core, &spec, &ws, &error));
+	await(ws);
+	return ws;
+}
+
+static bool has_phase(const struct bsh_fork_stats *stats, const char *part)
+{
+	for (unsigned int i = 0; i < stats->n_phases; i++)
+		if (strstr(stats->phases[i].name, part))
+			return true;
+	return false;
+}
+
+static void report(const char *what, const struct bsh_fork_stats *stats)
+{
+	printf("cost %s %s frozen_us %lld copied_kib %llu shared_kib %llu\n", engine, what, stats->frozen_ns / 1000,
+	       stats->copied_bytes >> 10, stats->shared_bytes >> 10);
+	for (unsigned int i = 0; i < stats->n_phases; i++)
+		printf("  phase %-24s %8lld us\n", stats->phases[i].name, stats->phases[i].length_ns / 1000);
+}
+
+/* Nearly all memory must have come without a copy; or all with one, without the module. */
+static void check_cost(const struct bsh_fork_stats *stats, bool module)
+{
+	unsigned long long bytes = strtoull(mib, NULL, 10) << 20;
+
+	if (strcmp(engine, "kmod"))
+		return;
+	if (has_phase(stats, "kmod") == module)
+		fail("the phases %s the module's absence", module ? "tell" : "do not tell");
+	if (module && (stats->shared_bytes < bytes || stats->copied_bytes > bytes / 50))
+		fail("%llu bytes were copied and %llu shared", stats->copied_bytes, stats->shared_bytes);
+	if (!module && stats->copied_bytes < bytes)
+		fail("%llu bytes were copied", stats->copied_bytes);
+}
+
+static void check_branches(struct bsh_workspace *source, struct bsh_workspace **branches)
+{
+	for (int i = 0; i < BRANCHES; i++) {
+		expect(branches[i], "ring", "8");
+		expect(branches[i], "check 1", "ok");
+	}
+	expect(branches[0], "touch 2 8", "ok");
+	expect(source, "touch 3 8", "ok");
+	expect(branches[1], "check 1", "ok");
+	expect(branches[0], "check 1 8", "ok");
+	expect(source, "check 1 8", "ok");
+	if (!strcmp(ask(branches[0], "check 3"), "ok") || !strcmp(ask(source, "check 2"), "ok"))
+		fail("a write was seen elsewhere");
+}
+
+/* A branch forks in turn; its pages are its origin's but for a few. */
+static void check_second_generation(struct bsh_workspace *branch, bool module)
+{
+	struct bsh_fork_stats stats = { 0 };
+	struct bsh_snapshot *snapshot;
+	struct bsh_workspace *child;
+
+	TRY(bsh_snapshot_take(branch, engine, &snapshot, &stats, &error));
+	report("second", &stats);
+	if (module && stats.copied_bytes > 16 << 20)
+		fail("second generation: %llu bytes were copied", stats.copied_bytes);
+	TRY(bsh_snapshot_branch(snapshot, NULL, &child, NULL, &error));
+	expect(child, "check 1 8", "ok");
+	expect(child, "fill 4", "ok");
+	expect(child, "check 4", "ok");
+	expect(branch, "check 1 8", "ok");
+	TRY(bsh_workspace_stop(branch, &error));
+	expect(child, "check 4", "ok");
+	TRY(bsh_workspace_stop(child, &error));
+	bsh_workspace_free(child);
+	bsh_snapshot_free(snapshot);
+}
+
+static void run_engine(struct bsh_core *core, bool module)
+{
+	struct bsh_workspace *source = start(core), *branches[BRANCHES];
+	struct bsh_fork_stats stats = { 0 };
+	struct bsh_snapshot *snapshot;
+
+	expect(source, "fill 1", "ok");
+	TRY(bsh_snapshot_take(source, engine, &snapshot, &stats, &error));
+	report("first", &stats);
+	check_cost(&stats, module);
+	for (int i = 0; i < BRANCHES; i++)
+		TRY(bsh_snapshot_branch(snapshot, NULL, &branches[i], &stats, &error));
+	check_branches(source, branches);
+	TRY(bsh_workspace_stop(source, &error));
+	expect(branches[1], "check 1", "ok");
+	check_second_generation(branches[0], module);
+	for (int i = 0; i < BRANCHES; i++)
+		bsh_workspace_free(branches[i]);
+	bsh_workspace_free(source);
+	bsh_snapshot_free(snapshot);
+	printf("PASS workspace %s\n", engine);
+	fflush(stdout);
+}
+
+int main(int argc, char **argv)
+{
+	struct bsh_core *core;
+	bool module;
+
+	if (argc < 8)
+		return 2;
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	layers[0] = argv[3];
+	layers[1] = argv[4];
+	snprintf(mib, sizeof(mib), "%s", argv[5]);
+	module = !strcmp(argv[6], "module");
+	TRY(bsh_core_open(argv[1], argv[2], &core, &error));
+	for (int i = 7; i < argc; i++) {
+		engine = argv[i];
+		run_engine(core, module);
+	}
+	bsh_core_free(core);
+	return 0;
+}
