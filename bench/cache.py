@@ -16,6 +16,7 @@ import shutil
 import statistics
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -170,15 +171,20 @@ class _Counted(ToolSequenceCache):
 
 
 def walk_all(
-    tree: SnapshotTree, attempts: list[tuple[str, Trajectory, Any]], policy: CachePolicy, env_options: dict[str, Any]
+    tree: SnapshotTree,
+    attempts: list[tuple[str, Trajectory, Any]],
+    policy: CachePolicy,
+    env_options: dict[str, Any],
+    *,
+    think_s: float,
 ) -> Walk:
     """Every recorded attempt through the cache, one after the other."""
-    walk = Walk()
+    walk, pause = Walk(), threading.Event().wait
     for number, (task, one, _) in enumerate(track(attempts, "walk with the cache", console=console)):
         with _Counted(BunshinEnv(f"miniwob.{task}", **env_options), tree, policy=policy) as env:
             env.walk = walk
             try:
-                found = replay(one, env)
+                found = replay(one, env, think=lambda _: pause(think_s))
             except BunshinError as error:
                 walk.failed.append(f"{task} #{number}: {type(error).__name__}: {error}")
                 continue
@@ -264,6 +270,7 @@ def main(
     engine: Annotated[str | None, typer.Option(help="How workspaces are forked.")] = None,
     memory_mib: Annotated[int, typer.Option(help="Budget for snapshots in memory.")] = 4096,
     share: Annotated[float, typer.Option(help="Time spent on snapshots, as a share of the time run.")] = 0.04,
+    think_ms: Annotated[int, typer.Option(help="How long the agent thinks before each step of the walk.")] = 0,
     states: Annotated[int, typer.Option(help="How many nodes to materialise and compare; 0 for all.")] = 0,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the numbers there.")] = None,
 ) -> None:
@@ -280,7 +287,7 @@ def main(
         group = list(recorded(where, names, attempts))
         budgets = Budgets(memory_bytes=memory_mib << 20)
         with SnapshotTree(directory if directory is not None else home / "tree", budgets=budgets) as tree:
-            walk = walk_all(tree, group, CachePolicy(snapshot_share=share), env_options)
+            walk = walk_all(tree, group, CachePolicy(snapshot_share=share), env_options, think_s=think_ms / 1e3)
             checked, wrong = check_states(tree, group, env_options, states)
             numbers = report(walk, group, checked, wrong, tree)
     finally:

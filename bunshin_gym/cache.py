@@ -39,7 +39,9 @@ class CachePolicy:
         audit: the share of hits that are run all the same, to compare observation and state.
         quarantine_after: disagreements after which a tool's results are not reused any more; 0 for never.
         single_flight: what an attempt does that needs a call which another attempt is running.
-        snapshot_share: time spent on snapshots, as a share of the time spent on boots and calls.
+        snapshot_share: time that attempts wait for snapshots, as a share of the time spent on boots and calls.
+        snapshots: `between_steps` takes them while the agent thinks, and its next step waits for what is left
+            to do; `at_once` before the step returns.
         unknown: what a tool is taken for that was not declared.
     """
 
@@ -50,6 +52,7 @@ class CachePolicy:
     quarantine_after: int = 0
     single_flight: Literal["wait", "go_on"] = "wait"
     snapshot_share: float = 0.04
+    snapshots: Literal["between_steps", "at_once"] = "between_steps"
     unknown: ToolEffect = "external"
 
     def __post_init__(self) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -52,9 +53,12 @@ class LiveWorkspace:
         self.workspace: Forkable | None = None
         self.node: Node | None = None
         self.spent = Spent()
+        self._keeping: threading.Thread | None = None
+        self._failure: BaseException | None = None
 
     def boot(self) -> tuple[ToolResult, int]:
         """Makes a workspace at the start; returns what it showed, and how long that took in ns."""
+        self._settle()
         begun_ns = self._tree.clock()
         booted = self._boot()
         wall_ns = self.spent.ran_ns = self._tree.clock() - begun_ns
@@ -83,6 +87,7 @@ class LiveWorkspace:
 
     def ensure(self, cursor: Node | None) -> Forkable:
         """The workspace in the cursor's state, made from the nearest snapshot if it is not; raises as `run`."""
+        self._settle()
         if self.workspace is not None and (cursor is None or (self.node is not None and self.node.id == cursor.id)):
             return self.workspace
         if cursor is None:
@@ -107,30 +112,33 @@ class LiveWorkspace:
             old.close()
         self._tree.left(cursor)
         self.spent.made_ns = self._tree.clock() - begun_ns
-        if made.origin != "memory" or made.replayed:
-            self.consider()
+        if (made.origin != "memory" or made.replayed) and self._may_keep() and self._worth_it(cursor):
+            self.keep()  # at once: the next call changes the state
         return made.live
 
     def consider(self) -> None:
-        """Takes a snapshot here if it is expected to save more than it costs, and time may be spent on it."""
-        node, share = self.node, self._cache.policy.snapshot_share
-        if node is None or self.workspace is None or node.over or not self._tree.credit.allows(share):
+        """Takes a snapshot here if it is expected to save more than it costs, and time may be spent on it.
+
+        Unless the policy wants it at once, that goes on after the return; whoever needs the workspace waits for it.
+        """
+        node, workspace = self.node, self.workspace
+        if node is None or workspace is None or not self._may_keep():
             return
-        if self._tree.worth_ns(node) > self._tree.keeper.estimates.snapshot_ns.value:
-            self.keep()
+        if self._cache.policy.snapshots == "at_once":
+            if self._worth_it(node):
+                self.keep()
+            return
+        self._keeping = threading.Thread(target=self._keep_behind, args=(node, workspace), name="bunshin-snapshot")
+        self._keeping.start()
 
     def keep(self) -> None:
         """Takes a snapshot here if the budget has room for what it is worth."""
+        self._settle()
         if self.node is None or self.workspace is None or self.node.over:
             return
         begun_ns = self._tree.clock()
-        try:
-            self._tree.keep(self.node, self.workspace)
-        except BunshinError as error:  # a workspace that cannot be forked runs on, and so does the attempt
-            _log.warning("no snapshot of node %s: %s", self.node.digest.hex(), error)
-        kept_ns = self._tree.clock() - begun_ns
-        self.spent.kept_ns += kept_ns
-        self._tree.credit.spend(kept_ns)
+        self._keep(self.node, self.workspace)
+        self._waited(begun_ns)
 
     def anchor(self, node: Node) -> bool:
         """Holds the node's snapshot until `close`; False when it is gone."""
@@ -138,9 +146,12 @@ class LiveWorkspace:
 
     def discard(self) -> None:
         """Closes the workspace; another can be made."""
-        workspace, self.workspace, self.node = self.workspace, None, None
-        if workspace is not None:
-            workspace.close()
+        try:
+            self._settle()
+        finally:
+            workspace, self.workspace, self.node = self.workspace, None, None
+            if workspace is not None:
+                workspace.close()
 
     def close(self) -> None:
         """Closes the workspace and lets go of the snapshots; idempotent."""
@@ -148,6 +159,43 @@ class LiveWorkspace:
             self.discard()
         finally:
             self._anchors.close()
+
+    def _may_keep(self) -> bool:
+        over = self.node is None or self.node.over
+        return not over and self._tree.credit.allows(self._cache.policy.snapshot_share)
+
+    def _worth_it(self, node: Node) -> bool:
+        return self._tree.worth_ns(node) > self._tree.keeper.estimates.snapshot_ns.value
+
+    def _keep(self, node: Node, workspace: Forkable) -> None:
+        try:
+            self._tree.keep(node, workspace)
+        except BunshinError as error:  # a workspace that cannot be forked runs on, and so does the attempt
+            _log.warning("no snapshot of node %s: %s", node.digest.hex(), error)
+
+    def _keep_behind(self, node: Node, workspace: Forkable) -> None:
+        try:
+            if self._worth_it(node):
+                self._keep(node, workspace)
+        except BaseException as failure:  # noqa: BLE001 - raised where the workspace is used next
+            self._failure = failure
+
+    def _settle(self) -> None:
+        """Waits for a snapshot that is being taken; what went wrong with it in no known way is raised here."""
+        thread, self._keeping = self._keeping, None
+        if thread is None:
+            return
+        begun_ns = self._tree.clock()
+        thread.join()
+        self._waited(begun_ns)
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def _waited(self, begun_ns: int) -> None:
+        waited_ns = self._tree.clock() - begun_ns
+        self.spent.kept_ns += waited_ns
+        self._tree.credit.spend(waited_ns)
 
     def _boot_again(self) -> Booted:
         begun_ns = self._tree.clock()

@@ -16,7 +16,7 @@ import hashlib
 import io
 import json
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
@@ -219,11 +219,18 @@ def read_trajectories(directory: str | Path) -> Iterator[Trajectory]:
         yield read_trajectory(path)
 
 
-def replay(trajectory: Trajectory, env: gymnasium.Env[Any, Any], *, ignore: Sequence[str] = ()) -> list[Difference]:
+def replay(
+    trajectory: Trajectory,
+    env: gymnasium.Env[Any, Any],
+    *,
+    ignore: Sequence[str] = (),
+    think: Callable[[RecordedStep], object] | None = None,
+) -> list[Difference]:
     """Takes the recorded steps in an env again, and says where what it shows differs from the record.
 
     Args:
         ignore: observation keys that are not compared.
+        think: called before each step, to take the agent's time.
 
     Returns:
         Every difference, those of the reset first; none if the replay is equal.
@@ -231,6 +238,8 @@ def replay(trajectory: Trajectory, env: gymnasium.Env[Any, Any], *, ignore: Sequ
     observation, _ = env.reset(seed=trajectory.seed, options=dict(trajectory.options) if trajectory.options else None)
     found = list(_differences(0, trajectory.observation, observation, ignore))
     for number, step in enumerate(trajectory.steps, start=1):
+        if think is not None:
+            think(step)
         observation, reward, terminated, truncated, _ = env.step(step.action)
         found += _differences(number, step.observation, observation, ignore)
         pairs = {"reward": (step.reward, float(reward)), "terminated": (step.terminated, bool(terminated))}

@@ -632,13 +632,64 @@ def test_a_hit_takes_less_than_two_milliseconds(tmp_path: Path) -> None:
 
 def test_snapshots_stay_within_their_share_of_the_time(tmp_path: Path) -> None:
     host = FakeHost(fork_ns=100_000_000)
-    rig = Rig(tmp_path, host=host, policy=CachePolicy(snapshot_share=0.05))
+    rig = Rig(tmp_path, host=host, policy=CachePolicy(snapshot_share=0.05, snapshots="at_once"))
     for i in range(60):
         rig.walk(call("write", text=f"{i % 7}"), call("wait", ms=300 + i), call("move", step=1))
     executed = sum(row.run_ns for row in rig.tree.ledger.tools())
     snapshots = rig.tree.credit.spent_ns
     assert 0 < snapshots <= 0.05 * executed + 200_000_000
     rig.close()
+
+
+class Gated(World):
+    """A world whose snapshots wait until the test lets them go on."""
+
+    gate = threading.Event()
+    begun = threading.Event()
+
+    def snapshot(self) -> Any:
+        Gated.begun.set()
+        assert Gated.gate.wait(60)
+        return super().snapshot()
+
+
+def test_a_snapshot_is_taken_while_the_agent_thinks_and_the_next_step_waits_for_it(tmp_path: Path) -> None:
+    Gated.gate, Gated.begun = threading.Event(), threading.Event()
+    rig = Rig(tmp_path, kind=Gated)
+    with rig.attempt() as attempt:
+        assert attempt.start().source == "boot", "the boot waits for its snapshot"
+        assert Gated.begun.wait(60)
+        with ThreadPoolExecutor(1) as pool:
+            step = pool.submit(attempt.step, call("write", text="a"))
+            time.sleep(0.2)  # long enough for a step that does not wait to be seen
+            assert not step.done(), "the call ran while the snapshot was being taken"
+            Gated.gate.set()
+            done = step.result(60)
+        assert done.spent.kept_ns >= 100_000_000
+        (row,) = rig.tree.ledger.snapshots("memory")
+        assert rig.tree.index.get(row.node).digest == CONTEXT.digest()
+    rig.close()
+    assert rig.host.open == 0
+
+
+def test_a_snapshot_that_fails_in_an_unknown_way_is_not_swallowed(tmp_path: Path) -> None:
+    class Broken(World):
+        def snapshot(self) -> Any:
+            raise ZeroDivisionError("a mistake in the engine")
+
+    rig = Rig(tmp_path, kind=Broken)
+    attempt = rig.attempt()
+    attempt.start()
+    with pytest.raises(ZeroDivisionError):
+        attempt.step(call("look"))
+    attempt.close()
+    rig.tree.credit.earn(1e12)
+    another = rig.attempt(Context(image="i", task="t", seed=9))
+    another.start()
+    with pytest.raises(ZeroDivisionError):
+        another.close()
+    rig.close()
+    assert rig.host.open == 0
 
 
 def test_tools_are_counted(rig: Rig) -> None:

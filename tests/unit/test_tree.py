@@ -18,7 +18,7 @@ from bunshin_gym.testing import FakeHost, FakeWorkspace
 from bunshin_gym.tiers import Budgets
 
 MB = 1 << 20
-EAGER = CachePolicy(snapshot_share=1.0)
+EAGER = CachePolicy(snapshot_share=1.0, snapshots="at_once")
 NEVER = Budgets(memory_bytes=0)
 
 
