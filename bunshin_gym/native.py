@@ -408,7 +408,7 @@ def arm_fault(name: str | None) -> None:
 
 
 def _names(name_of: Callable[[int], Any]) -> list[str]:
-    names = []
+    names: list[str] = []
     while (name := name_of(len(names))) != ffi.NULL:
         names.append(ffi.string(name).decode())
     return names

@@ -60,14 +60,16 @@ static int reap_cgroup(const struct bsh_core *core, const char *id, struct bsh_g
 static int is_abandoned(const struct bsh_core *core, const char *kind, const char *id, struct bsh_record *ret_record,
 	struct bsh_error *err)
 {
+	auto_free char *dir = bsh_format("%s/%s/%s", core->home, kind, id);
 	auto_close int lock = -1;
 	int rc = bsh_registry_lock(core->home, &lock, err);
 
 	if (rc < 0)
 		return rc;
 	rc = bsh_registry_read(core->home, kind, id, ret_record, err);
+	/* Its owner removed it since it was listed; or it was killed before it could write the record. */
 	if (rc == -ENOENT || rc == -ENOTDIR)
-		return 1;
+		return access(dir, F_OK) == 0;
 	return rc < 0 ? rc : !bsh_owner_alive(&ret_record->owner);
 }
 
