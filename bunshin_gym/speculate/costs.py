@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections import OrderedDict, deque
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from bunshin_gym.speculate.state import call_key
@@ -17,6 +19,7 @@ __all__ = ["CostModel"]
 _KEYS_MAX: Final = 20_000
 _THINKS_KEPT: Final = 64
 _FADE: Final = 0.15
+_FADE_NS: Final = 20_000_000_000
 _PRIOR_WEIGHT: Final = 2.0
 
 
@@ -37,13 +40,40 @@ class _Mean:
         return weight * self.value + (1.0 - weight) * prior
 
 
+@dataclass(slots=True)
+class _Fading:
+    """A mean that goes back to what was assumed, so that one bad hour does not last for ever:
+    who stops forking because it was slow would never learn that it no longer is."""
+
+    prior: float
+    mean: _Mean = field(default_factory=_Mean)
+    last_ns: int = 0
+
+    def add(self, value: float) -> None:
+        if self.mean.count and self._trust() < 0.5:
+            self.mean = _Mean(self.value, 1)
+        self.mean.add(value)
+        self.last_ns = time.monotonic_ns()
+
+    @property
+    def value(self) -> float:
+        if not self.mean.count:
+            return self.prior
+        trust = self._trust()
+        return trust * self.mean.value + (1.0 - trust) * self.prior
+
+    def _trust(self) -> float:
+        return math.exp(-(time.monotonic_ns() - self.last_ns) / _FADE_NS)
+
+
 class CostModel:
     """Running means by (task, call), (task, tool), tool; thread-safe.
 
     Args:
         run_ns: what a call costs before any was seen.
         think_ns: how long an agent thinks before any did.
-        fork_ns: what a fork costs before any was made.
+        fork_ns: how long until a branch can run something, before any was made.
+        hold_ns: for how much of it its source is held up.
         branch_bytes: what a branch takes before any was measured.
     """
 
@@ -52,13 +82,15 @@ class CostModel:
         *,
         run_ns: int = 500_000_000,
         think_ns: int = 1_000_000_000,
-        fork_ns: int = 100_000_000,
+        fork_ns: int = 150_000_000,
+        hold_ns: int = 50_000_000,
         branch_bytes: int = 32 << 20,
     ) -> None:
         self._lock = threading.Lock()
         self._run_prior_ns = run_ns
         self._think_prior_ns = think_ns
-        self._fork = _Mean(float(fork_ns), 1)
+        self._fork = _Fading(float(fork_ns))
+        self._hold = _Fading(float(min(hold_ns, fork_ns)))
         self._bytes = _Mean(float(branch_bytes), 1)
         self._runs: OrderedDict[Hashable, _Mean] = OrderedDict()
         self._thinks: OrderedDict[str, deque[int]] = OrderedDict()
@@ -86,6 +118,11 @@ class CostModel:
         """A fork took so long, the confining of the branch included."""
         with self._lock:
             self._fork.add(fork_ns)
+
+    def record_hold(self, hold_ns: int) -> None:
+        """A source was held up so long by a fork."""
+        with self._lock:
+            self._hold.add(hold_ns)
 
     def record_branch(self, unique_bytes: int) -> None:
         """A branch that had run its call owned so much memory."""
@@ -120,6 +157,11 @@ class CostModel:
         """How long a fork will probably take."""
         with self._lock:
             return self._fork.value
+
+    def hold_ns(self) -> float:
+        """How long a fork will probably hold its source up."""
+        with self._lock:
+            return min(self._hold.value, self._fork.value)
 
     def branch_bytes(self) -> int:
         """How much memory a branch will probably own."""

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from bunshin_gym.errors import UsageError
@@ -31,14 +31,17 @@ class Budget:
         branches: guessed branches that exist at once.
         running: guessed calls that run at once.
         memory_bytes: memory that guessed branches own together.
+        cores: a guess starts only while fewer calls than this run, real ones included: one that
+            has to wait for a core is late, and makes others late.
     """
 
     branches: int = 4
     running: int = 2
     memory_bytes: int = 256 << 20
+    cores: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
 
     def __post_init__(self) -> None:
-        if self.branches < 0 or self.running < 0 or self.memory_bytes < 0:
+        if min(self.branches, self.running, self.memory_bytes, self.cores) < 0:
             raise UsageError(f"budget: nothing may be negative: {self}")
 
 
@@ -109,7 +112,7 @@ class Governor:
     def load(self) -> Load:
         """What the host is busy with, as far as this process knows."""
         with self._lock:
-            return Load(cores=len(os.sched_getaffinity(0)), real_calls=self._real_calls, guesses=len(self._running))
+            return Load(cores=self.budget.cores, real_calls=self._real_calls, guesses=len(self._running))
 
     @contextmanager
     def real_call(self) -> Iterator[None]:
@@ -121,6 +124,7 @@ class Governor:
         finally:
             with self._lock:
                 self._real_calls -= 1
+            self._pump()
 
     def enter(self, task: str) -> int:
         """An attempt begins; returns its number."""
@@ -208,7 +212,8 @@ class Governor:
             return starting, []
         self._queue.sort(key=lambda ticket: -ticket.gain_ns)
         for ticket in list(self._queue):
-            if len(self._running) >= self.budget.running:
+            running = len(self._running)
+            if running >= self.budget.running or running + self._real_calls >= self.budget.cores:
                 return starting, []
             if not self._fits(ticket):
                 return starting, self._weaker_than(ticket)

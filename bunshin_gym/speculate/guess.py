@@ -171,7 +171,7 @@ class Guess(Generic[F]):
             self._governor.spawn(self._abort, self._branch)
 
     def _fork(self) -> F | None:
-        branch = self._branch = self._source.branch(self._start)
+        branch = self._branch = self._source.branch(self._start, self._governor.costs.record_hold)
         if branch is None:
             return None
         if isinstance(branch, Confinable):

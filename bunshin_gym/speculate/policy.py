@@ -3,11 +3,11 @@
 
 The expected gain of running a guess ahead, in nanoseconds of the attempt's time:
 
-    p x (time saved if right - adoption) - wait for a fork in progress - price x CPU spent in vain
+    p x (time saved if right - adoption) - wait for a snapshot in progress - price x CPU spent in vain
 
 The time saved is the mean, over the thinking times seen of late, of what the branch will have run
-by the time the agent asks. The price of CPU is what a wrong guess takes from the real calls: next
-to nothing while a core is idle, all of it when none is.
+by the time the agent asks. The price of CPU is what a guess takes from the real calls: next to
+nothing while a core is idle, and little when none is, since confined guesses yield to them.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Policy:
         probability_min: nor is one that is less likely than this.
         adoption_ns: what taking over a branch costs the attempt.
         price_idle: price of a CPU second while a core is idle.
-        price_busy: and while none is.
+        price_busy: and while none is, for guesses that yield to real calls.
         limit_factor: a guess is given up after this many times its expected time ...
         limit_floor_ns: ... but not before this.
         straggler: how much more the attempts that hold a batch up are worth, at most.
@@ -99,7 +99,7 @@ class Policy:
     probability_min: float = 0.1
     adoption_ns: int = 2_000_000
     price_idle: float = 0.02
-    price_busy: float = 0.6
+    price_busy: float = 0.15
     limit_factor: float = 8.0
     limit_floor_ns: int = 5_000_000_000
     straggler: float = 3.0
@@ -116,12 +116,12 @@ class Policy:
         self, costs: CostModel, task: str, call: ToolCall, probability: float, *, elapsed_ns: int, load: Load
     ) -> float:
         """The expected gain of starting the guess now, `elapsed_ns` after the agent began to think."""
-        run_ns, fork_ns = costs.run_ns(task, call), costs.fork_ns()
+        run_ns, fork_ns, hold_ns = costs.run_ns(task, call), costs.fork_ns(), costs.hold_ns()
         left = [think - elapsed_ns for think in costs.think_samples_ns(task) if think > elapsed_ns]
         if not left:
             return float("-inf")
         saved = sum(min(run_ns, max(0.0, time - fork_ns)) for time in left) / len(left)
-        waited = sum(max(0.0, fork_ns - time) for time in left) / len(left)
+        waited = sum(max(0.0, hold_ns - time) for time in left) / len(left)
         wasted = fork_ns + (1.0 - probability) * run_ns
         return probability * (saved - self.adoption_ns) - waited - self._price(load) * wasted
 

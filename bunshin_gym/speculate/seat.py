@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
@@ -37,15 +38,25 @@ class Seat(Generic[F]):
         self.lock = threading.Lock()
         self._held: _Held | None = None
 
-    def branch(self, may_start: Callable[[], bool]) -> F | None:
-        """A branch of the present state; None if `may_start` says no once the seat is free."""
+    def branch(self, may_start: Callable[[], bool], on_held: Callable[[int], None]) -> F | None:
+        """A branch of the present state; None if `may_start` says no once the seat is free.
+
+        Args:
+            on_held: told for how long the workspace was held up, in nanoseconds.
+        """
         with self.lock:
             if not may_start():
                 return None
+            begun_ns = time.monotonic_ns()
+            fresh = self._held is None
             held = self._hold()
-            if held is None:
-                return self.workspace.fork()
-            held.users += 1
+            branch = self.workspace.fork() if held is None else None
+            if held is not None:
+                held.users += 1
+            if fresh:
+                on_held(time.monotonic_ns() - begun_ns)
+        if held is None:
+            return branch
         try:
             return cast("F", held.snapshot.branch())
         finally:

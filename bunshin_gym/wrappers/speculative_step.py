@@ -18,7 +18,7 @@ from bunshin_gym.speculate.env_workspace import (
     find_forkable,
     parser_of,
 )
-from bunshin_gym.speculate.governor import Governor
+from bunshin_gym.speculate.governor import Governor, default_governor
 from bunshin_gym.speculate.protocols import Predictor
 from bunshin_gym.speculate.runner import SpeculativeRunner
 from bunshin_gym.speculate.stats import Stats
@@ -43,7 +43,8 @@ class _Speculating(gymnasium.Wrapper[Any, Any, Any, Any]):
         totals: Stats,
     ) -> None:
         super().__init__(env)
-        self.predictor, self.governor, self._effects, self._task = predictor, governor, effects, task
+        self.governor = governor if governor is not None else default_governor()
+        self.predictor, self._effects, self._task = predictor, effects, task
         self.parse = parser_of(env)
         self.effect = effects_of(env, effects, self.parse)
         self.totals = totals
@@ -51,7 +52,8 @@ class _Speculating(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         self.release()
-        observation, info = self.env.reset(seed=seed, options=options)
+        with self.governor.real_call():
+            observation, info = self.env.reset(seed=seed, options=options)
         self.runner = SpeculativeRunner(
             EnvWorkspace(self.env),
             self.predictor,

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -47,8 +48,10 @@ def test_short_calls_short_thoughts_and_late_starts_do_not() -> None:
 
 def test_cpu_has_a_price_when_no_core_is_idle() -> None:
     model = costs(run_ms=800, think_ms=3000)
-    assert gain(model, 0.3, load=IDLE) > 0 > gain(model, 0.3, load=BUSY)
-    assert gain(model, 0.95, load=BUSY) > 0
+    dear = Policy(price_busy=0.6)
+    gains = [dear.gain_ns(model, "t", CALL, 0.3, elapsed_ns=0, load=load) for load in (IDLE, BUSY)]
+    assert gains[0] > 0 > gains[1]
+    assert gain(model, 0.3, load=BUSY) < gain(model, 0.3, load=IDLE)
 
 
 def test_costs_go_from_the_general_to_the_special() -> None:
@@ -111,7 +114,7 @@ class FakeTicket:
 
 @pytest.fixture
 def governor() -> Iterator[Governor]:
-    governor = Governor(budget=Budget(branches=2, running=1, memory_bytes=2 << 20))
+    governor = Governor(budget=Budget(branches=2, running=1, memory_bytes=2 << 20, cores=2))
     yield governor
     governor.close()
 
@@ -164,6 +167,28 @@ def test_memory_is_never_exceeded(governor: Governor) -> None:
     governor.offer(small)
     assert small.started.wait(20)
     small.finish.set()
+
+
+def test_real_calls_have_the_cores_first(governor: Governor) -> None:
+    ticket = FakeTicket(governor, 9.0)
+    ticket.finish.set()
+    with governor.real_call(), governor.real_call():
+        governor.offer(ticket)
+        assert governor.held == 0
+    assert ticket.started.wait(20)
+
+
+def test_a_bad_hour_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0]
+    monkeypatch.setattr(time, "monotonic_ns", lambda: now[0])
+    model = CostModel(fork_ns=100 * MS)
+    for _ in range(5):
+        model.record_fork(9_000 * MS)
+    assert model.fork_ns() == pytest.approx(9_000 * MS)
+    now[0] += 120_000 * MS
+    assert model.fork_ns() == pytest.approx(100 * MS, rel=0.5)
+    model.record_fork(200 * MS)
+    assert model.fork_ns() < 300 * MS
 
 
 def test_no_budget_no_guess() -> None:

@@ -130,7 +130,9 @@ def host() -> GatedHost:
 @pytest.fixture
 def governor() -> Iterator[Governor]:
     policy = Policy(chain=3, limit_floor_ns=int(WAIT_S * 1e9))
-    governor = Governor(budget=Budget(branches=6, running=6), policy=policy, costs=CostModel(fork_ns=1_000_000))
+    governor = Governor(
+        budget=Budget(branches=6, running=6, cores=8), policy=policy, costs=CostModel(fork_ns=1_000_000)
+    )
     yield governor
     assert governor.held == 0
     governor.close()
@@ -273,6 +275,53 @@ def test_failed_guess_is_discarded_and_the_call_runs(
     assert result.info["speculation"] == "miss"
     assert seen([result]) == plain([MOVE])
     assert host.open == 1
+
+
+class SnapshotWorkspace(GatedWorkspace):
+    """A fake whose forks come in two parts; the second stops at the fork's gate."""
+
+    def snapshot(self) -> Any:
+        frozen = FakeWorkspace.fork(self)
+        gates = self.host.gates
+
+        class Snapshot:
+            def branch(self) -> Any:
+                gates.forking.release()
+                assert gates.fork.wait(WAIT_S)
+                twin = FakeWorkspace.fork(frozen)
+                twin.branch, twin.aborted = True, threading.Event()
+                return twin
+
+            def close(self) -> None:
+                gates.log.append("snapshot closed")
+                frozen.close()
+
+        gates.log.append("snapshot")
+        return Snapshot()
+
+
+def test_guesses_of_one_state_share_a_snapshot_and_calls_do_not_wait_for_branches(
+    make: RunnerMaker, host: GatedHost
+) -> None:
+    host.gates.fork.clear()
+    runner = make(Oracle([MOVE, WRITE], []), SnapshotWorkspace)
+    acquire(host.gates.forking)
+    acquire(host.gates.forking)
+    result = runner.run(LOOK)  # while both branches are still being made
+    assert seen([result]) == plain([LOOK])
+    host.gates.fork.set()
+    runner.close()
+    assert host.gates.log == ["snapshot", "snapshot closed"]
+    assert host.open == 0
+
+
+def test_a_snapshot_that_served_is_closed_when_its_guess_is_adopted(make: RunnerMaker, host: GatedHost) -> None:
+    runner = make(Oracle([MOVE], []), SnapshotWorkspace)
+    settle(runner, "done")
+    assert runner.run(MOVE).info["speculation"] == "hit"
+    runner.close()
+    assert host.gates.log == ["snapshot", "snapshot closed"]
+    assert host.open == 0
 
 
 def test_failing_fork_leaves_the_attempt_alone(make: RunnerMaker, host: GatedHost) -> None:

@@ -27,7 +27,7 @@ Result = tuple[Any, float, bool, bool]
 
 @pytest.fixture
 def governor() -> Iterator[Governor]:
-    governor = Governor(budget=Budget(branches=8, running=8), costs=CostModel(fork_ns=1_000_000))
+    governor = Governor(budget=Budget(branches=8, running=8, cores=16), costs=CostModel(fork_ns=1_000_000))
     yield governor
     assert governor.held == 0
     governor.close()

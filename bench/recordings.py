@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recorded attempts at MiniWoB++ tasks: a compressed JSON Lines file, an attempt a line.
+
+    {"task", "seed", "attempt", "steps": [{"observation", "call": {"name", "args"}, "reward", "terminated", "run_ns"}]}
+
+`python bench/recordings.py OUT.jsonl.zst` records anew, in real workspaces (needs root and the image).
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+import zstandard
+from scripted import POLICIES, attempt_calls
+
+from bunshin_gym.speculate.state import Attempt, Step, view_of
+from bunshin_gym.types import ToolCall
+
+__all__ = ["DATA", "attempt_of", "call_of", "load"]
+
+DATA: Final = Path(__file__).resolve().parent / "data"
+_KEPT: Final = ("axtree_txt", "goal", "url", "focused_element_bid", "last_action_error")
+
+Record = dict[str, Any]
+
+
+def load(path: Path) -> list[Record]:
+    """Every attempt that made a call."""
+    with path.open("rb") as file, zstandard.ZstdDecompressor().stream_reader(file) as stream:
+        lines = io.TextIOWrapper(stream, encoding="utf-8")
+        records = [json.loads(line) for line in lines]
+    return [record for record in records if record["steps"]]
+
+
+def call_of(step: Record) -> ToolCall:
+    """A recorded step's call."""
+    return ToolCall(name=step["call"]["name"], args=step["call"]["args"])
+
+
+def attempt_of(record: Record) -> Attempt:
+    """A recorded attempt as predictors learn from it."""
+    steps = tuple(
+        Step(view=view_of(step["observation"]), call=call_of(step), run_ns=step["run_ns"]) for step in record["steps"]
+    )
+    return Attempt(task=record["task"], steps=steps, reward=sum(step["reward"] for step in record["steps"]))
+
+
+def _play(env: Any, task: str, seed: int, number: int) -> list[Record]:
+    """One attempt in a real workspace."""
+    observation, _ = env.reset(options={"task_seed": seed})
+    agent = attempt_calls(task, observation, random.Random(f"{task} {seed} {number}"))
+    steps: list[Record] = []
+    try:
+        call = next(agent)
+        while True:
+            start_ns = time.monotonic_ns()
+            after, reward, terminated, truncated, _ = env.step(call)
+            steps.append(
+                {
+                    "observation": {key: observation[key] for key in _KEPT},
+                    "call": {"name": call.name, "args": dict(call.args)},
+                    "reward": reward,
+                    "terminated": terminated,
+                    "run_ns": time.monotonic_ns() - start_ns,
+                }
+            )
+            observation = after
+            if terminated or truncated:
+                break
+            call = agent.send(observation)
+    except StopIteration:
+        pass  # the agent gave up
+    return steps
+
+
+def record(tasks: Sequence[str], seeds: Sequence[int], attempts: int) -> Iterator[Record]:
+    """Plays scripted attempts."""
+    from bunshin_gym.envs import BunshinEnv
+
+    for seed in seeds:
+        for task in tasks:
+            env = BunshinEnv(f"miniwob.{task}")
+            try:
+                for number in range(attempts):
+                    steps = _play(env, task, seed, number)
+                    yield {"task": f"miniwob.{task}", "seed": seed, "attempt": number, "steps": steps}
+            finally:
+                env.close()
+
+
+def main(
+    out: Path,
+    seeds: Annotated[int, typer.Option(help="Seeds of each task, from --first.")] = 8,
+    first: Annotated[int, typer.Option(help="The first seed.")] = 0,
+    attempts: Annotated[int, typer.Option(help="Attempts at each seed.")] = 4,
+    task: Annotated[list[str] | None, typer.Option(help="Tasks; all that there are scripts for if none.")] = None,
+) -> None:
+    """Records attempts at MiniWoB++ tasks by scripted agents."""
+    with out.open("wb") as file, zstandard.ZstdCompressor(level=12).stream_writer(file) as stream:
+        for entry in record(task or list(POLICIES), range(first, first + seeds), attempts):
+            stream.write(json.dumps(entry, separators=(",", ":")).encode() + b"\n")
+
+
+if __name__ == "__main__":
+    typer.run(main)
