@@ -220,6 +220,26 @@ static int make_parents(const struct adding *adding, const char *path, struct bs
 	return 0;
 }
 
+/* The new entry moved the times of the directories above it. */
+static int restore_times(const struct adding *adding, const char *path, struct bsh_error *err)
+{
+	char parent[PATH_MAX];
+	struct stat st;
+
+	for (const char *end = path; end; end = strchr(end + 1, '/')) {
+		snprintf(parent, sizeof(parent), "%.*s", (int)(end - path), path);
+		if (end == path)
+			strcpy(parent, ".");
+		if (fstatat(adding->root_fd, parent, &st, AT_SYMLINK_NOFOLLOW) < 0)
+			return bsh_fail(err, errno, "look at %s", parent);
+		const struct timespec times[2] = {st.st_atim, st.st_mtim};
+
+		if (utimensat(adding->layer_fd, parent, times, AT_SYMLINK_NOFOLLOW) < 0)
+			return bsh_fail(err, errno, "set times of %s in the layer", parent);
+	}
+	return 0;
+}
+
 /* The copied-up file itself, when none of its names is in the upper directory. */
 static int copy_group(
 	const struct adding *adding, int index_fd, const struct group *group, const char *path, struct bsh_error *err)
@@ -273,6 +293,8 @@ static int add_names(void *context, int index_fd, const struct group *group, str
 				rc = copy_group(adding, index_fd, group, path, err);
 			else if (rc == 0 && linkat(adding->layer_fd, first, adding->layer_fd, path, 0) < 0)
 				rc = bsh_fail(err, errno, "link %s in the layer", path);
+			if (rc == 0)
+				rc = restore_times(adding, path, err);
 			if (!first)
 				first = bsh_strdup(path);
 		}

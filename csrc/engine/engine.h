@@ -61,7 +61,10 @@ struct bsh_engine {
 	int (*record)(void *state, const struct bsh_source *src, struct bsh_trace *trace, struct bsh_carried *carried,
 		struct bsh_error *err);
 	int (*finish)(void *state, struct bsh_trace *trace, struct bsh_carried *carried, struct bsh_error *err);
-	/* Several threads may branch from one state at once. */
+	/*
+	 * Several threads may branch from one state at once. When it returns, nothing of the engine's own is left
+	 * in the branch's cgroups: the branch may be frozen or snapshotted at once.
+	 */
 	int (*branch)(void *state, const struct bsh_place *place, struct bsh_trace *trace, struct bsh_carried *carried,
 		pid_t *ret_pid, struct bsh_error *err);
 	/*

@@ -6,7 +6,9 @@ from __future__ import annotations
 import os
 import select
 import subprocess
+import time
 from pathlib import Path
+from typing import Self
 
 from bunshin_gym.workspace import Workspace
 
@@ -40,29 +42,50 @@ def build(rootfs: Path, kind: str) -> str:
     return f"/guest/guest-{kind}"
 
 
-def _read(fd: int, what: str) -> str:
-    poll = select.poll()
-    poll.register(fd, select.POLLIN)
-    assert poll.poll(ANSWER_TIMEOUT_S * 1000), f"no {what} from the guest within {ANSWER_TIMEOUT_S} s"
-    return os.read(fd, 4096).decode().strip()
+class _Ear:
+    """Reads what the guest writes to one of its FIFOs."""
+
+    def __init__(self, workspace: Workspace, name: str) -> None:
+        self._path = workspace.root / "guest" / name
+        self._fd = self._open()
+
+    def _open(self) -> int:
+        return os.open(self._path, os.O_RDONLY | os.O_NONBLOCK)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)
+
+    def hear(self) -> str:
+        deadline = time.monotonic() + ANSWER_TIMEOUT_S
+        while True:
+            poll = select.poll()
+            poll.register(self._fd, select.POLLIN)
+            left_s = deadline - time.monotonic()
+            assert left_s > 0, f"nothing from the guest on {self._path.name} within {ANSWER_TIMEOUT_S} s"
+            if not poll.poll(left_s * 1000):
+                continue
+            if text := os.read(self._fd, 4096):
+                return text.decode().strip()
+            # The end of what it wrote before: only a new descriptor forgets it. The old one goes
+            # last, since a FIFO without any reader loses what is in it.
+            fresh = self._open()
+            os.close(self._fd)
+            self._fd = fresh
 
 
 def wait_ready(workspace: Workspace) -> None:
     """Returns once the guest has set up its resource."""
-    fd = os.open(workspace.root / "guest" / "ready", os.O_RDONLY | os.O_NONBLOCK)
-    try:
-        assert _read(fd, "word that it is ready") == "ready"
-    finally:
-        os.close(fd)
+    with _Ear(workspace, "ready") as ear:
+        assert ear.hear() == "ready"
 
 
 def tell(workspace: Workspace, tag: str) -> str:
     """Sends a tag and returns the guest's answer: "ok", or what was wrong with the tag before."""
-    result = os.open(workspace.root / "guest" / "result", os.O_RDONLY | os.O_NONBLOCK)
-    try:
+    with _Ear(workspace, "result") as ear:
         go = os.open(workspace.root / "guest" / "go", os.O_WRONLY)
         os.write(go, tag.encode())
         os.close(go)
-        return _read(result, "answer")
-    finally:
-        os.close(result)
+        return ear.hear()

@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import hashlib
 import os
+import random
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import guesthouse
@@ -29,6 +32,20 @@ def engine(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _image_trees(rootfs: Path) -> None:
+    """Files of the image with several names, there before any workspace stands on it: an image never changes."""
+    links, data = rootfs / "links", rootfs / "random"
+    (links / "sub").mkdir(parents=True)
+    (links / "a").write_text("image\n")
+    os.link(links / "a", links / "sub" / "b")
+    os.link(links / "a", links / "c")
+    (data / "d" / "e").mkdir(parents=True)
+    for number in range(6):
+        (data / "d" / f"f{number}").write_text(f"image {number}")
+        os.link(data / "d" / f"f{number}", data / "d" / "e" / f"g{number}")
+
+
 def sh(workspace: Workspace, script: str) -> str:
     result = workspace.exec(["sh", "-c", script], timeout_s=60)
     assert result.exit_code == 0, result
@@ -38,6 +55,7 @@ def sh(workspace: Workspace, script: str) -> str:
 def tree(workspace: Workspace, top: str = "/data") -> dict[str, str]:
     """Every entry under a directory with all that one can see of it: type, mode, owner, time, links, content."""
     found = {}
+    first_names: dict[int, str] = {}
     root = workspace.root / top.lstrip("/")
     for path in sorted(root.rglob("*")):
         st = path.lstat()
@@ -46,7 +64,8 @@ def tree(workspace: Workspace, top: str = "/data") -> dict[str, str]:
             what += f" -> {os.readlink(path)}"
         elif path.is_file():
             what += f" {st.st_size} {st.st_mtime_ns} {hashlib.sha256(path.read_bytes()).hexdigest()[:12]}"
-            what += f" {sorted(os.listxattr(path))}"
+            what += f" {[(name, os.getxattr(path, name)) for name in sorted(os.listxattr(path))]}"
+            what += f" = {first_names.setdefault(st.st_ino, str(path.relative_to(root)))}"
         elif path.is_dir():
             what += f" {st.st_mtime_ns}"
         found[str(path.relative_to(root))] = what
@@ -142,6 +161,60 @@ def test_each_snapshot_of_one_workspace_has_its_own_moment(start: Start, engine:
             assert tree(branch) == expected, f"snapshot {number}"
 
 
+def change_at_random(root: Path, rng: random.Random) -> None:
+    """One change to a tree: any that a program could make, on entries of the image or of its own."""
+    entries = sorted(path for path in root.rglob("*") if not path.is_symlink())
+    directories = [root, *(path for path in entries if path.is_dir())]
+    files = [path for path in entries if path.is_file()]
+    new = rng.choice(directories) / f"n{rng.randrange(30)}"
+    old = rng.choice(entries) if entries else new
+    file = rng.choice(files) if files else new
+    kind = rng.choice(
+        ["write", "write", "append", "truncate", "mkdir", "remove", "move", "link", "soft", "mode", "note"]
+    )
+    with suppress(OSError):  # what cannot be done there is no change
+        if kind == "write":
+            new.write_text(f"{rng.random()}")
+        elif kind == "append":
+            with file.open("a") as out:
+                out.write(f"{rng.random()}")
+        elif kind == "truncate":
+            os.truncate(file, rng.randrange(100))
+        elif kind == "mkdir":
+            (new / "sub").mkdir(parents=True)
+        elif kind == "remove":
+            shutil.rmtree(old) if old.is_dir() else old.unlink()
+        elif kind == "move":
+            old.rename(new)
+        elif kind == "link":
+            os.link(file, new)
+        elif kind == "soft":
+            new.symlink_to(f"target-{rng.randrange(9)}")
+        elif kind == "mode":
+            old.chmod(rng.choice([0o700, 0o755, 0o777]))
+        else:
+            os.setxattr(old, "user.note", f"{rng.random()}".encode())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_changes_over_many_snapshots(seed: int, start: Start) -> None:
+    """Whatever happens in between, each snapshot's branch has the very tree of its moment; so have branches of it."""
+    rng = random.Random(seed)
+    source = start()
+    with ExitStack() as stack:
+        for generation in range(3):
+            taken = []
+            for _ in range(5):
+                for _ in range(12):
+                    change_at_random(source.root / "random", rng)
+                snapshot = stack.enter_context(source.snapshot(engine="criu"))
+                taken.append((tree(source, "/random"), snapshot))
+            for number, (expected, snapshot) in enumerate(taken):
+                branch = stack.enter_context(snapshot.branch())
+                assert tree(branch, "/random") == expected, f"seed {seed}, generation {generation}, snapshot {number}"
+            source = branch
+
+
 def test_later_snapshot_copies_only_what_changed(start: Start, engine: str) -> None:
     source = start()
     sh(source, "mkdir /data && dd if=/dev/urandom of=/data/large bs=1M count=64 2>/dev/null && sleep 0.1")
@@ -167,15 +240,8 @@ def test_file_changed_only_through_a_shared_mapping_is_copied_again(start: Start
             assert content[5000:].startswith(f"tag-{number}".encode())
 
 
-def test_all_names_of_a_changed_lower_file_follow(start: Start, rootfs: Path, engine: str) -> None:
+def test_all_names_of_a_changed_lower_file_follow(start: Start, engine: str) -> None:
     """A file with several names in the image, changed through one of them, deleted by another."""
-    links = rootfs / "links"
-    links.mkdir(exist_ok=True)
-    if not (links / "a").exists():
-        (links / "a").write_text("image\n")
-        (links / "sub").mkdir()
-        os.link(links / "a", links / "sub" / "b")
-        os.link(links / "a", links / "c")
     source = start()
     sh(source, "echo changed > /links/a; rm /links/c")
     look = "cd /links; cat a sub/b; stat -c %h a; [ a -ef sub/b ] && echo same; ls"
