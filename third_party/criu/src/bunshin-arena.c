@@ -210,6 +210,7 @@ static struct bunshin_seg *map_new(struct bunshin_task *task, const struct bunsh
 		.prot = vma->prot,
 		.flags = vma->flags & FLAGS_KEPT,
 		.kind = vma->kind,
+		.whole = vma->whole,
 	};
 	char *at = arena_place(task, start, end - start);
 
@@ -261,8 +262,7 @@ static void forget_moved(struct bunshin_task *task, size_t i, uint64_t start, ui
 }
 
 /* Takes over [vma->start, reach) of the old list, stretched to all of the VMA. NULL: not possible. */
-static struct bunshin_seg *take_over(struct bunshin_task *task, size_t i, const struct bunshin_vma *vma,
-				     enum bunshin_origin *ret_origin)
+static struct bunshin_seg *take_over(struct bunshin_task *task, size_t i, const struct bunshin_vma *vma)
 {
 	struct bunshin_seg *old = &task->segs.v[i];
 	struct bunshin_seg seg = *old;
@@ -275,6 +275,7 @@ static struct bunshin_seg *take_over(struct bunshin_task *task, size_t i, const 
 	seg.end = vma->end;
 	seg.prot = vma->prot;
 	seg.kind = vma->kind;
+	seg.whole = vma->whole;
 	if (reprot && mprotect(seg.addr, have, vma->prot | PROT_WRITE))
 		return NULL;
 	if (have < want) {
@@ -285,24 +286,18 @@ static struct bunshin_seg *take_over(struct bunshin_task *task, size_t i, const 
 		forget_moved(task, i, vma->start, vma->start + have);
 		seg.addr = to;
 	}
-	*ret_origin = have < want ? BUNSHIN_MOVED : BUNSHIN_KEPT;
 	return bunshin_segs_append(&task->next, &seg);
 }
 
-struct bunshin_seg *bunshin_seg_whole(struct bunshin_task *task, const struct bunshin_vma *vma,
-				      enum bunshin_origin *ret_origin)
+struct bunshin_seg *bunshin_seg_whole(struct bunshin_task *task, const struct bunshin_vma *vma)
 {
 	size_t i = bunshin_segs_find(&task->segs, vma->start);
 	struct bunshin_seg *seg = NULL;
 
 	if (i < task->segs.n && task->segs.v[i].start <= vma->start && !task->segs.v[i].moved &&
 	    same_flags(&task->segs.v[i], vma))
-		seg = take_over(task, i, vma, ret_origin);
-	if (!seg) {
-		*ret_origin = BUNSHIN_FRESH;
-		seg = map_new(task, vma, vma->start, vma->end);
-	}
-	return seg;
+		seg = take_over(task, i, vma);
+	return seg ?: map_new(task, vma, vma->start, vma->end);
 }
 
 struct bunshin_seg *bunshin_seg_run(struct bunshin_task *task, const struct bunshin_vma *vma, uint64_t start,
@@ -399,6 +394,7 @@ void bunshin_tasks_sweep(void)
 			munmap(task->base, task->size);
 		xfree(task->segs.v);
 		xfree(task->next.v);
+		bunshin_ranges_free(&task->source);
 	}
 	bunshin_n_tasks = kept;
 }

@@ -74,14 +74,20 @@ void bunshin_before_fork(struct pstree_item *child)
 	}
 }
 
-/* In a new task: arenas outside of its subtree did not come along. */
-static void forget_others(void)
+void bunshin_task_started(void)
 {
 	size_t i;
 
+	if (!branching)
+		return;
+	/* Arenas outside of its subtree did not come along. */
 	for (i = 0; i < bunshin_n_tasks; i++)
 		if (bunshin_tasks[i].inherited && !in_subtree(bunshin_tasks[i].vpid, current))
 			bunshin_tasks[i].inherited = false;
+	if (current->parent)
+		return;
+	for (i = 0; i < bunshin_n_tasks; i++)
+		bunshin_task_advise(&bunshin_tasks[i], MADV_DONTFORK);
 }
 
 void bunshin_children_made(void)
@@ -154,7 +160,6 @@ int bunshin_map_task(struct pstree_item *item)
 	struct bunshin_task *task;
 	struct vma_area *vma;
 
-	forget_others();
 	n_moves = 0;
 	if (!vmas->nr)
 		return 0;

@@ -41,6 +41,7 @@
 #endif
 
 struct bunshin_fill_stats bunshin_fill_stats;
+bool bunshin_fill_inherited;
 
 /* Reads a pagemap entry by entry, many at a time. */
 struct frames {
@@ -57,13 +58,18 @@ struct walk {
 	bool share; /* what is taken waits in @changed for settle() */
 	struct frames theirs, ours;
 	struct bunshin_ranges source; /* private pages of the source */
-	struct bunshin_ranges pool;   /* and of the arena, by arena address */
 	struct bunshin_ranges changed;
 	uint64_t resident; /* bytes that the source has in the segment */
 };
 
-/* What the pool has and the source no longer: dropped once the source runs again. */
-static struct bunshin_ranges stale;
+/* Pages of code, copied before the dump pokes into it. */
+struct code_page {
+	uint64_t addr;
+	char *data;
+};
+
+static struct code_page *code;
+static size_t n_code, code_room;
 
 static int frame_at(struct frames *frames, uint64_t addr, uint64_t limit, uint64_t *ret_entry)
 {
@@ -90,16 +96,41 @@ static bool same_frame(uint64_t a, uint64_t b)
 	return (a & PME_PRESENT) && (b & PME_PRESENT) && PME_PFRAME(a) && PME_PFRAME(a) == PME_PFRAME(b);
 }
 
+
+/* False: not a page of code. */
+static bool copy_code(uint64_t addr, char *to)
+{
+	size_t i;
+
+	for (i = 0; i < n_code; i++) {
+		if (code[i].addr != addr)
+			continue;
+		memcpy(to, code[i].data, PAGE_SIZE);
+		return true;
+	}
+	return false;
+}
+
+static bool is_code(const struct bunshin_vma *vma)
+{
+	return vma->kind != BUNSHIN_WHOLE && (vma->prot & PROT_EXEC);
+}
+
 static int copy(struct walk *w, const struct bunshin_vma *vma, const struct bunshin_seg *seg, uint64_t start,
 		uint64_t end)
 {
 	char *to = seg->addr + (start - seg->start);
 
 	bunshin_fill_stats.copied_bytes += end - start;
-	/* The dump pokes into code later on. */
-	if (vma->kind != BUNSHIN_WHOLE && (vma->prot & PROT_EXEC))
-		return bunshin_copy_now(w->real, start, to, end - start);
-	return bunshin_copy_add(w->real, start, to, end - start);
+	if (!is_code(vma))
+		return bunshin_copy_add(w->real, start, to, end - start);
+	for (; start < end; start += PAGE_SIZE, to += PAGE_SIZE) {
+		if (!copy_code(start, to)) {
+			pr_err("code of %d at %#" PRIx64 " came late\n", w->real, start);
+			return -1;
+		}
+	}
+	return 0;
 }
 
 /* Pages [start, end) of the source differ from the pool's, or are not there yet. */
@@ -140,12 +171,15 @@ static int settle(struct walk *w, const struct bunshin_vma *vma, const struct bu
 	return ret < 0 ? -1 : 0;
 }
 
-/* [start, end) is resident on both sides. */
-static int take_changed(struct walk *w, const struct bunshin_vma *vma, const struct bunshin_seg *seg, uint64_t start,
-			uint64_t end)
+/* [start, end) of the segment is resident in the source. */
+static int take_range(struct walk *w, const struct bunshin_vma *vma, const struct bunshin_seg *seg, uint64_t start,
+		      uint64_t end)
 {
 	uint64_t shift = (uint64_t)seg->addr - seg->start, first = start, at;
 
+	w->resident += end - start;
+	if (!bunshin_fill_inherited)
+		return take(w, vma, seg, start, end);
 	for (at = start; at < end; at += PAGE_SIZE) {
 		uint64_t theirs, ours;
 
@@ -162,113 +196,22 @@ static int take_changed(struct walk *w, const struct bunshin_vma *vma, const str
 	return first < end ? take(w, vma, seg, first, end) : 0;
 }
 
-static int give_up(const struct walk *w, const struct bunshin_seg *seg, uint64_t start, uint64_t end)
-{
-	uint64_t at = (uint64_t)seg->addr + (start - seg->start);
-
-	return w->ahead ? 0 : bunshin_ranges_add(&stale, at, at + (end - start));
-}
-
-static size_t range_find(const struct bunshin_ranges *ranges, uint64_t addr)
-{
-	size_t low = 0, high = ranges->n;
-
-	while (low < high) {
-		size_t middle = low + (high - low) / 2;
-
-		if (ranges->v[middle].end <= addr)
-			low = middle + 1;
-		else
-			high = middle;
-	}
-	return low;
-}
-
-/* [start, end) of the segment, all of it resident in the source: parts that the pool has and parts that it lacks. */
-static int take_range(struct walk *w, const struct bunshin_vma *vma, const struct bunshin_seg *seg, uint64_t start,
-		      uint64_t end)
-{
-	uint64_t shift = (uint64_t)seg->addr - seg->start;
-	size_t i = range_find(&w->pool, start + shift);
-
-	w->resident += end - start;
-	while (start < end) {
-		uint64_t have = end, stop = end;
-
-		if (i < w->pool.n && w->pool.v[i].start < end + shift) {
-			have = w->pool.v[i].start > start + shift ? w->pool.v[i].start - shift : start;
-			if (w->pool.v[i].end < end + shift)
-				stop = w->pool.v[i].end - shift;
-		}
-		if (start < have && take(w, vma, seg, start, have))
-			return -1;
-		if (have < stop && take_changed(w, vma, seg, have, stop))
-			return -1;
-		start = stop;
-		i++;
-	}
-	return 0;
-}
-
-/* What the pool has in [start, end) of the segment and the source has not. */
-static int drop_range(struct walk *w, const struct bunshin_seg *seg, uint64_t start, uint64_t end)
-{
-	uint64_t shift = (uint64_t)seg->addr - seg->start;
-	size_t i;
-
-	if (start == end)
-		return 0;
-	for (i = range_find(&w->pool, start + shift); i < w->pool.n && w->pool.v[i].start < end + shift; i++) {
-		uint64_t a = w->pool.v[i].start - shift, b = w->pool.v[i].end - shift;
-
-		if (give_up(w, seg, a < start ? start : a, b > end ? end : b))
-			return -1;
-	}
-	return 0;
-}
-
-/* @i: the first range of the source in the VMA. */
-static int walk_seg(struct walk *w, const struct bunshin_vma *vma, const struct bunshin_seg *seg, size_t i)
-{
-	uint64_t at = vma->start;
-
-	for (; i < w->source.n && w->source.v[i].start < vma->end; i++) {
-		uint64_t start = w->source.v[i].start, end = w->source.v[i].end;
-
-		start = start < vma->start ? vma->start : start;
-		end = end > vma->end ? vma->end : end;
-		if (drop_range(w, seg, at, start) || take_range(w, vma, seg, start, end))
-			return -1;
-		at = end;
-	}
-	return drop_range(w, seg, at, vma->end);
-}
-
-/* One segment for all of the VMA. */
+/* One segment for all of the VMA; @i: the first range of the source in it. */
 static int walk_whole(struct walk *w, const struct bunshin_vma *vma, size_t i)
 {
-	struct bunshin_ranges pool = w->pool;
-	enum bunshin_origin origin;
-	struct bunshin_seg *seg;
-	int ret;
+	struct bunshin_seg *seg = bunshin_seg_whole(w->task, vma);
 
-	seg = bunshin_seg_whole(w->task, vma, &origin);
 	if (!seg)
 		return -1;
 	if (vma->whole)
 		return take(w, vma, seg, vma->start, vma->end) || settle(w, vma, seg) ? -1 : 0;
-	if (origin == BUNSHIN_KEPT)
-		return walk_seg(w, vma, seg, i) || settle(w, vma, seg) ? -1 : 0;
-	/* It lies where the scan has not seen it. */
-	w->pool = (struct bunshin_ranges){};
-	ret = origin == BUNSHIN_FRESH ? 0 :
-					bunshin_scan(w->ours.fd, (uint64_t)seg->addr,
-						     (uint64_t)seg->addr + (seg->end - seg->start), &w->pool);
-	if (!ret)
-		ret = walk_seg(w, vma, seg, i) || settle(w, vma, seg) ? -1 : 0;
-	bunshin_ranges_free(&w->pool);
-	w->pool = pool;
-	return ret;
+	for (; i < w->source.n && w->source.v[i].start < vma->end; i++) {
+		uint64_t start = w->source.v[i].start, end = w->source.v[i].end;
+
+		if (take_range(w, vma, seg, start < vma->start ? vma->start : start, end > vma->end ? vma->end : end))
+			return -1;
+	}
+	return settle(w, vma, seg);
 }
 
 /* One segment for each run of pages; parts of old ones where there are any. */
@@ -368,10 +311,14 @@ static int walk_task(struct walk *w, pid_t vpid, struct bunshin_vma *vmas, size_
 		return -1;
 	if (!w->ahead)
 		w->task->real = w->real;
-	if (bunshin_scan(w->ours.fd, (uint64_t)w->task->base, (uint64_t)w->task->base + w->task->used, &w->pool) ||
-	    walk_vmas(w, vmas, n) || bunshin_task_commit(w->task))
+	if (walk_vmas(w, vmas, n) || bunshin_task_commit(w->task))
 		return -1;
 	bunshin_copy_flush();
+	bunshin_ranges_free(&w->task->source);
+	if (!w->ahead) {
+		w->task->source = w->source;
+		w->source = (struct bunshin_ranges){};
+	}
 	return 0;
 }
 
@@ -393,7 +340,6 @@ int bunshin_fill_task(pid_t vpid, pid_t real, bool ahead, struct bunshin_vma *vm
 	if (w->ours.fd >= 0)
 		close(w->ours.fd);
 	bunshin_ranges_free(&w->source);
-	bunshin_ranges_free(&w->pool);
 	bunshin_ranges_free(&w->changed);
 	xfree(w);
 	return ret;
@@ -426,18 +372,126 @@ void bunshin_fill_begin(void)
 	size_t i;
 
 	bunshin_fill_stats = (struct bunshin_fill_stats){};
-	stale.n = 0;
 	for (i = 0; i < bunshin_n_tasks; i++)
 		bunshin_tasks[i].real = 0;
 }
 
-void bunshin_fill_sweep(void)
+static size_t range_find(const struct bunshin_ranges *ranges, uint64_t addr)
 {
+	size_t low = 0, high = ranges->n;
+
+	while (low < high) {
+		size_t middle = low + (high - low) / 2;
+
+		if (ranges->v[middle].end <= addr)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low;
+}
+
+/* Pages that the pool has and the source has not (any more) read as zero. */
+static void drop_stale(const struct bunshin_seg *seg, const struct bunshin_ranges *ours,
+		       const struct bunshin_ranges *source)
+{
+	uint64_t shift = (uint64_t)seg->addr - seg->start, end = seg->end;
+	size_t i = range_find(ours, seg->start + shift), k = range_find(source, seg->start);
+
+	for (; i < ours->n && ours->v[i].start < end + shift; i++) {
+		uint64_t at = ours->v[i].start - shift, stop = ours->v[i].end - shift;
+
+		at = at < seg->start ? seg->start : at;
+		stop = stop > end ? end : stop;
+		while (at < stop) {
+			uint64_t next;
+
+			while (k < source->n && source->v[k].end <= at)
+				k++;
+			if (k < source->n && source->v[k].start <= at) {
+				at = source->v[k].end;
+				continue;
+			}
+			next = k < source->n && source->v[k].start < stop ? source->v[k].start : stop;
+			if (madvise((void *)(at + shift), next - at, MADV_DONTNEED))
+				pr_perror("cannot drop pages at %#" PRIx64, at + shift);
+			at = next;
+		}
+	}
+}
+
+static int sweep_task(struct bunshin_task *task, int pagemap)
+{
+	struct bunshin_ranges ours = {};
+	size_t i;
+	int ret = bunshin_scan(pagemap, (uint64_t)task->base, (uint64_t)task->base + task->used, &ours);
+
+	for (i = 0; i < task->segs.n && !ret; i++)
+		if (task->segs.v[i].kind == BUNSHIN_WHOLE && !task->segs.v[i].whole)
+			drop_stale(&task->segs.v[i], &ours, &task->source);
+	bunshin_ranges_free(&ours);
+	bunshin_ranges_free(&task->source);
+	return ret;
+}
+
+int bunshin_fill_sweep(void)
+{
+	int pagemap = open_pagemap(getpid()), ret = pagemap < 0 ? -1 : 0;
 	size_t i;
 
-	for (i = 0; i < stale.n; i++)
-		if (madvise((void *)stale.v[i].start, stale.v[i].end - stale.v[i].start, MADV_DONTNEED))
-			pr_perror("cannot drop pages at %#" PRIx64, stale.v[i].start);
-	bunshin_ranges_free(&stale);
+	for (i = 0; i < bunshin_n_tasks && !ret; i++)
+		if (bunshin_tasks[i].real)
+			ret = sweep_task(&bunshin_tasks[i], pagemap);
+	if (pagemap >= 0)
+		close(pagemap);
 	bunshin_tasks_sweep();
+	return ret;
+}
+
+/* ---- code --------------------------------------------------------------------- */
+
+static void forget_code(void)
+{
+	while (n_code)
+		xfree(code[--n_code].data);
+}
+
+static int keep_code(pid_t real, uint64_t start, uint64_t end)
+{
+	for (; start < end; start += PAGE_SIZE) {
+		if (n_code == code_room) {
+			size_t room = code_room ? 2 * code_room : 16;
+			struct code_page *v = xrealloc(code, room * sizeof(*v));
+
+			if (!v)
+				return -1;
+			code = v;
+			code_room = room;
+		}
+		code[n_code] = (struct code_page){ start, xmalloc(PAGE_SIZE) };
+		if (!code[n_code].data || bunshin_copy_now(real, start, code[n_code].data, PAGE_SIZE))
+			return -1;
+		n_code++;
+	}
+	return 0;
+}
+
+int bunshin_fill_code(pid_t real, const struct bunshin_vma *vmas, size_t n)
+{
+	struct bunshin_ranges ranges = {};
+	int fd = open_pagemap(real), ret = fd < 0 ? -1 : 0;
+	size_t i, k;
+
+	forget_code();
+	for (i = 0; i < n && !ret; i++) {
+		if (!is_code(&vmas[i]) || !vmas[i].kind)
+			continue;
+		ret = bunshin_scan(fd, vmas[i].start, vmas[i].end, &ranges);
+		for (k = 0; k < ranges.n && !ret; k++)
+			ret = keep_code(real, ranges.v[k].start, ranges.v[k].end);
+	}
+	if (fd >= 0)
+		close(fd);
+	bunshin_ranges_free(&ranges);
+	return ret;
 }

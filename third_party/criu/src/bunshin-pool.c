@@ -173,13 +173,19 @@ static int serve_record(const union request *req)
 	return answer_failed(req->header.seq, EIO, last_error(answer.text[0] ? answer.text : "the dump failed"));
 }
 
+/* The source runs on as soon as it can; the pool is put in order after that, before any branch. */
 static int serve_release(const union request *req)
 {
 	struct bsh_pool_answer answer = {};
+	int ret;
 
-	if (!bunshin_release(&answer))
-		return answer_with(&answer, req->header.seq, BSH_POOL_OK);
-	return answer_failed(req->header.seq, EIO, last_error("the dump did not end well"));
+	if (bunshin_release(&answer))
+		return answer_failed(req->header.seq, EIO, last_error("the dump did not end well"));
+	ret = answer_with(&answer, req->header.seq, BSH_POOL_OK);
+	if (bunshin_fill_sweep())
+		return -1;
+	bunshin_shm_sweep();
+	return ret;
 }
 
 static int serve_branch(const union request *req, const int *fds, unsigned int n_fds)
@@ -205,6 +211,7 @@ static int become_child(int control, uint32_t seq)
 		close(pool.images_fd);
 	pool.control = control;
 	pool.images_fd = -1;
+	bunshin_fill_inherited = true;
 	bunshin_record_reset();
 	return control < 0 ? -1 : answer_with(&answer, seq, BSH_POOL_OK);
 }

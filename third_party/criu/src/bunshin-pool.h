@@ -8,6 +8,7 @@
  *   bunshin-pool.c    the process and its control socket
  *   bunshin-arena.c   where the memory lies: tasks, segments
  *   bunshin-scan.c    which pages a process has
+ *   bunshin-smaps.c   mappings, learnt before the source is frozen
  *   bunshin-fill.c    bringing the arenas up to a frozen source
  *   bunshin-copy.c    the threads that copy
  *   bunshin-kmod.c    sharing instead of copying, where the kernel module is loaded
@@ -23,6 +24,7 @@
 
 struct pstree_item;
 struct vm_area_list;
+struct cr_img;
 struct task_restore_args;
 
 /* ---- hooks: called from CRIU, no-ops outside of a pool ---- */
@@ -33,8 +35,12 @@ bool bunshin_pool_main(int argc, char **argv, int *ret_exit);
 bool bunshin_recording(void);
 /* Dump: waits until the source is frozen and may be seized. */
 int bunshin_record_start(void);
+/* Dump: a task's smaps, or what serves as such. */
+int bunshin_smaps_open(pid_t pid);
 /* Dump: hands a task's private memory to the pool. */
 int bunshin_record_task(struct pstree_item *item, struct vm_area_list *vmas);
+/* Dump: the contents of an open file without a name. */
+int bunshin_record_ghost(int fd, struct cr_img *img, size_t size);
 /* Dump: hands shared memory to the pool. */
 int bunshin_record_shmem(int fd, unsigned long shmid, unsigned long size);
 /* Dump: all is collected (or failed: @ret); the tasks are about to be let go. Returns the new ret. */
@@ -42,6 +48,8 @@ int bunshin_record_settle(int ret);
 
 void bunshin_made_file(void);
 bool bunshin_branching(void);
+/* Restore: a task has begun; what it forks on the way to its children inherits nothing. */
+void bunshin_task_started(void);
 /* Restore: decides what the child about to be forked inherits; returns 0. */
 void bunshin_before_fork(struct pstree_item *child);
 /* Restore: the current task has made its children: lets go of what was theirs. */
@@ -54,6 +62,15 @@ int bunshin_restore_tmpfs(int archive_fd, const char *mountpoint);
 int bunshin_restore_shmem(void *addr, unsigned long size, unsigned long shmid);
 
 /* ---- arenas ---- */
+
+struct bunshin_range {
+	uint64_t start, end;
+};
+
+struct bunshin_ranges {
+	struct bunshin_range *v;
+	size_t n, room;
+};
 
 enum bunshin_kind {
 	BUNSHIN_WHOLE = 1, /* the segment is the whole VMA */
@@ -85,6 +102,7 @@ struct bunshin_seg {
 	char *addr;
 	uint32_t prot, flags;
 	uint32_t kind;
+	bool whole; /* all its pages count, as in its VMA */
 	bool moved; /* its pages went elsewhere while the next list was made */
 };
 
@@ -99,6 +117,7 @@ struct bunshin_task {
 	char *base;
 	uint64_t size, used;
 	struct bunshin_segs segs, next; /* as it is; as it becomes */
+	struct bunshin_ranges source; /* private pages of the source, until the sweep */
 	bool inherited; /* restore: in this process's address space */
 };
 
@@ -116,9 +135,7 @@ void bunshin_tasks_sweep(void);
  * bunshin_task_commit(). For a whole VMA: what the old list has of it if that can be
  * kept in one piece, else a new mapping.
  */
-enum bunshin_origin { BUNSHIN_KEPT, BUNSHIN_MOVED, BUNSHIN_FRESH };
-struct bunshin_seg *bunshin_seg_whole(struct bunshin_task *task, const struct bunshin_vma *vma,
-				      enum bunshin_origin *ret_origin);
+struct bunshin_seg *bunshin_seg_whole(struct bunshin_task *task, const struct bunshin_vma *vma);
 /* For pages of a file mapping: a new mapping, or a part of an old one. */
 struct bunshin_seg *bunshin_seg_run(struct bunshin_task *task, const struct bunshin_vma *vma, uint64_t start,
 				    uint64_t end);
@@ -133,15 +150,6 @@ void bunshin_task_advise(const struct bunshin_task *task, int advice);
 void bunshin_tasks_advise(int advice);
 
 /* ---- scanning ---- */
-
-struct bunshin_range {
-	uint64_t start, end;
-};
-
-struct bunshin_ranges {
-	struct bunshin_range *v;
-	size_t n, room;
-};
 
 void bunshin_ranges_free(struct bunshin_ranges *ranges);
 int bunshin_ranges_add(struct bunshin_ranges *ranges, uint64_t start, uint64_t end);
@@ -167,18 +175,21 @@ struct bunshin_fill_stats {
 	uint64_t copied_bytes, shared_bytes;
 };
 extern struct bunshin_fill_stats bunshin_fill_stats;
+/* The pool is a fork of the one that the source came from: equal pages may be the same ones. */
+extern bool bunshin_fill_inherited;
 
 /* Source runs: makes room for what it has now, so that little is left for later. */
 int bunshin_fill_ahead(pid_t root);
 /* Source is frozen. */
 void bunshin_fill_begin(void);
+/* First, for each task: copies the pages of code that it has changed, since the dump is going to poke into code. */
+int bunshin_fill_code(pid_t real, const struct bunshin_vma *vmas, size_t n);
 /*
- * One task: queues the copying; what later steps of the dump may touch is copied
- * on return. @vmas are all that it has, in order, and are written to.
+ * One task: queues the copying. @vmas are all that it has, in order, and are written to.
  */
 int bunshin_fill_task(pid_t vpid, pid_t real, bool ahead, struct bunshin_vma *vmas, size_t n);
 /* Source runs again: lets go of what it no longer has. */
-void bunshin_fill_sweep(void);
+int bunshin_fill_sweep(void);
 
 /* ---- shared memory ---- */
 

@@ -4,7 +4,10 @@
  * the child writes the metadata and tells the pool which memory there is:
  *
  *   dump (child)                       pool
- *   set up, then wait            <- GO when the core says that the source is frozen
+ *   set up, read smaps           <- LEARN when the pool has made room
+ *   read it again where changed
+ *   DONE                          ->
+ *                                <- GO when the core says that the source is frozen
  *   seize
  *   TASK: VMAs in the shared page ->   plan, queue the copying, copy code
  *                                <- DONE
@@ -31,6 +34,7 @@
 #include "bunshin-msg.h"
 #include "bunshin-pool-proto.h"
 #include "bunshin-pool.h"
+#include "bunshin-smaps.h"
 #include "cr_options.h"
 #include "crtools.h"
 #include "image.h"
@@ -48,7 +52,7 @@
 #undef LOG_PREFIX
 #define LOG_PREFIX "pool: "
 
-enum { GO = 1, TASK, SHMEM, SETTLED, DONE };
+enum { LEARN = 1, GO, TASK, SHMEM, SETTLED, DONE };
 
 struct note {
 	uint32_t type;
@@ -66,7 +70,7 @@ struct shared {
 	struct bsh_pool_phase phases[BSH_POOL_PHASES_MAX];
 	unsigned int made_files;
 	char error[512];
-	struct bunshin_vma vmas[VMAS_MAX];
+	struct bunshin_vma vmas[2][VMAS_MAX]; /* one is read while the next is written */
 };
 
 static struct {
@@ -148,7 +152,10 @@ int bunshin_record_start(void)
 
 	if (!rec.recording)
 		return 0;
-	if (hear(&note, NULL) || note.type != GO)
+	/* Twice: beside the pool's own preparations, and for what has changed when they are done. */
+	if (bunshin_smaps_learn(root_item->pid->real) || hear(&note, NULL) || note.type != LEARN ||
+	    bunshin_smaps_learn(root_item->pid->real) || say((struct note){ .type = DONE }, -1) || hear(&note, NULL) ||
+	    note.type != GO)
 		return -1;
 	bunshin_phase("seize");
 	return 0;
@@ -166,6 +173,8 @@ static uint32_t kind_of(struct vma_area *vma)
 
 int bunshin_record_task(struct pstree_item *item, struct vm_area_list *vmas)
 {
+	static unsigned int turn;
+	struct bunshin_vma *to = rec.shared->vmas[turn ^= 1];
 	struct vma_area *vma;
 	size_t n = 0;
 
@@ -182,7 +191,7 @@ int bunshin_record_task(struct pstree_item *item, struct vm_area_list *vmas)
 			pr_err("pid %d has more than %u mappings\n", item->pid->real, VMAS_MAX);
 			return -1;
 		}
-		rec.shared->vmas[n++] = (struct bunshin_vma){
+		to[n++] = (struct bunshin_vma){
 			.start = vma->e->start,
 			.end = vma->e->end,
 			.prot = vma->e->prot,
@@ -192,8 +201,8 @@ int bunshin_record_task(struct pstree_item *item, struct vm_area_list *vmas)
 			.whole = vma_area_is(vma, VMA_AREA_VDSO) || vma_area_is(vma, VMA_AREA_AIORING),
 		};
 	}
-	bunshin_mark_copies(rec.shared->vmas, n);
-	return ask((struct note){ .type = TASK, .vpid = vpid(item), .real = item->pid->real, .n = n }, -1);
+	bunshin_mark_copies(to, n);
+	return ask((struct note){ .type = TASK, .vpid = vpid(item), .real = item->pid->real, .n = n, .id = turn }, -1);
 }
 
 int bunshin_record_shmem(int fd, unsigned long shmid, unsigned long size)
@@ -302,17 +311,38 @@ int bunshin_prepare(const struct bsh_pool_prepare *req, int images_fd)
 	bunshin_phase("pool: ahead");
 	if (bunshin_fill_ahead(req->root_pid))
 		return -1;
+	bunshin_phase("pool: learn");
+	if (ask((struct note){ .type = LEARN }, -1)) {
+		pr_err("the dump could not be prepared\n");
+		return -1;
+	}
 	bunshin_phase(NULL);
 	return 0;
+}
+
+static int done(int ret)
+{
+	return say((struct note){ .type = DONE, .ret = ret }, -1);
+}
+
+/* The dump goes on as soon as the code is safe; what was said to it is true or the whole record fails. */
+static int serve_task(const struct note *note)
+{
+	struct bunshin_vma *vmas = rec.shared->vmas[note->id];
+	int ret = bunshin_fill_code(note->real, vmas, note->n);
+
+	if (done(ret) || ret)
+		return -1;
+	return bunshin_fill_task(note->vpid, note->real, false, vmas, note->n);
 }
 
 static int serve_note(const struct note *note, int fd)
 {
 	switch (note->type) {
 	case TASK:
-		return bunshin_fill_task(note->vpid, note->real, false, rec.shared->vmas, note->n);
+		return serve_task(note);
 	case SHMEM:
-		return fd < 0 ? -1 : bunshin_shm_fill(fd, note->id, note->n);
+		return done(fd < 0 ? -1 : bunshin_shm_fill(fd, note->id, note->n));
 	}
 	pr_err("the dump said %u\n", note->type);
 	return -1;
@@ -322,23 +352,26 @@ static int serve_note(const struct note *note, int fd)
 static int serve_dump(void)
 {
 	struct note note;
+	int ret = 0;
 
 	if (say((struct note){ .type = GO }, -1))
 		return -1;
 	while (1) {
-		int fd = -1, ret;
+		int fd = -1;
 
 		if (hear(&note, &fd)) {
 			snprintf(rec.shared->error, sizeof(rec.shared->error), "the dump ended early");
 			return -1;
 		}
 		if (note.type == SETTLED)
-			return note.ret;
-		ret = serve_note(&note, fd);
+			return note.ret ?: ret;
+		/* After a failure the dump is told so at its next word, and settles. */
+		if (ret)
+			done(-1);
+		else
+			ret = serve_note(&note, fd);
 		if (fd >= 0)
 			close(fd);
-		if (say((struct note){ .type = DONE, .ret = ret }, -1))
-			return -1;
 	}
 }
 
@@ -398,10 +431,8 @@ int bunshin_release(struct bsh_pool_answer *answer)
 	int ret;
 
 	bunshin_phase("let go");
+	bunshin_kmod_end();
 	ret = end_dump(0);
-	bunshin_phase("sweep");
-	bunshin_fill_sweep();
-	bunshin_shm_sweep();
 	bunshin_phase(NULL);
 	answer->n_phases = rec.shared->n_phases;
 	memcpy(answer->phases, rec.shared->phases, sizeof(answer->phases));

@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+#ifndef BUNSHIN_SMAPS_H
+#define BUNSHIN_SMAPS_H
+
+#include <sys/types.h>
+
+/* Source runs: reads /proc/PID/smaps of all processes below @root, or again where mappings have changed. */
+int bunshin_smaps_learn(pid_t root);
+/*
+ * A descriptor with what CRIU needs of a frozen process's smaps: each mapping's line and its
+ * VmFlags. Made from maps and what was learnt; the real file if any mapping is not as it was.
+ */
+int bunshin_smaps_open(pid_t pid);
+
+#endif
