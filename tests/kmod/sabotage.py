@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from build import Edit
+from modbuild import Edit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -100,19 +100,26 @@ def files(kernel: Kernel, folder: Path) -> dict[str, Path]:
     }
 
 
+def prelude() -> str:
+    """What comes first in every script that forks workspaces."""
+    loads = [f"test -e /modules/{name}.ko && insmod /modules/{name}.ko" for name in MODULES]
+    # CRIU looks at what TCP sockets can do by connecting one, so loopback must be up.
+    return "\n".join([*loads, "mkdir -p /home", "ifconfig lo up"])
+
+
+def fork(mib: int, *words: str) -> str:
+    """The command that forks a workspace of that size; words: module or none, then engines."""
+    return f"forkwork /home /criu/criu /layers/runtime /layers/root {mib} {' '.join(words)}"
+
+
 def script(mib: int) -> str:
-    """Loads the modules, forks through both engines in one run, then once more without ours."""
-    loads = "\n".join(f"test -e /modules/{name}.ko && insmod /modules/{name}.ko" for name in MODULES)
-    fork = "forkwork /home /criu/criu /layers/runtime /layers/root"
+    """Forks through both engines in one run, then once more without our module."""
     return f"""
-{loads}
-mkdir -p /home
-# CRIU looks at what TCP sockets can do by connecting one.
-ifconfig lo up
+{prelude()}
 insmod /bunshin.ko
-{fork} {mib} module pool kmod
+{fork(mib, "module", "pool", "kmod")}
 rmmod bunshin && echo 'PASS workspace leaves the module unused' || echo 'FAIL workspace leaves the module unused'
-{fork} 32 none kmod
+{fork(32, "none", "kmod")}
 left=$(find /home/workspaces /home/snapshots /home/trash -mindepth 1 -maxdepth 1; pidof life; grep /home /proc/mounts)
 test -z "$left" && echo 'PASS workspace leaves nothing' || echo "$left
 FAIL workspace leaves nothing"
