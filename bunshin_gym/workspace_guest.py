@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+import os
+import select
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
+
+import httpx
 
 from bunshin_gym.bases import BaseKey
 from bunshin_gym.errors import ToolError, WorkspaceDied
@@ -22,6 +26,7 @@ __all__ = ["WorkspaceBase", "WorkspaceGuest", "boot_base", "boot_workspace", "im
 
 _READY_TIMEOUT_S: Final = 120.0
 _CALL_TIMEOUT_S: Final = 60.0
+_DEATH_TIMEOUT_S: Final = 2.0
 
 
 class WorkspaceGuest:
@@ -109,9 +114,26 @@ class WorkspaceGuest:
         try:
             yield
         except ToolError as error:
-            if self.workspace.alive:
+            # Its processes go before its process 1 does: a broken connection may be the first we hear of it.
+            patience_s = _DEATH_TIMEOUT_S if isinstance(error.__cause__, httpx.HTTPError) else 0.0
+            if not _ends(self.workspace, patience_s):
                 raise
             raise WorkspaceDied(f"workspace {self.workspace.id} ended by itself: {error}") from error
+
+
+def _ends(workspace: Workspace, patience_s: float) -> bool:
+    """Whether the workspace has ended, or does so within that time."""
+    if not workspace.alive:
+        return True
+    try:
+        process = os.pidfd_open(workspace.pid)
+    except (ProcessLookupError, ValueError):
+        return True
+    try:
+        readable, _, _ = select.select([process], [], [], patience_s)
+    finally:
+        os.close(process)
+    return bool(readable)
 
 
 def _guests(

@@ -9,6 +9,7 @@ from typing import Any, Final, cast, overload
 
 import numpy as np
 from gymnasium import spaces
+from gymnasium.vector.utils.shared_memory import read_from_shared_memory
 from numpy.typing import NDArray
 
 from bunshin_gym.errors import UsageError
@@ -106,6 +107,44 @@ def _flatten(space: Unicode, x: str) -> NDArray[np.int32]:  # type: ignore[misc]
     codes = np.full(space.max_length, _CODE_POINTS, dtype=np.int32)
     codes[: len(x)] = np.frombuffer(x.encode("utf-32-le", "surrogatepass"), dtype="<i4")
     return codes
+
+
+class _LiveTexts(Sequence[str]):
+    """The texts that worker processes wrote last, decoded when they are looked at.
+
+    Gymnasium's AsyncVectorEnv reads shared memory once, when it is made, and copies what it got at each step.
+    Arrays stay views of the memory; a tuple of strings would stay what it was. A deep copy of this is a tuple.
+    """
+
+    def __init__(self, codes: NDArray[np.int32]) -> None:
+        self._codes = codes
+
+    def __len__(self) -> int:
+        return len(self._codes)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[str]: ...
+    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
+        if isinstance(index, slice):
+            return tuple(self)[index]
+        row = self._codes[index]
+        return str(row[row < _CODE_POINTS].astype("<u4").tobytes(), "utf-32-le", "surrogatepass")
+
+    def __deepcopy__(self, memo: object) -> tuple[str, ...]:
+        return tuple(self)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    __hash__ = None  # type: ignore[assignment]  # its value changes
+
+
+@read_from_shared_memory.register(Unicode)
+def _read(space: Unicode, shared_memory: Any, n: int = 1) -> _LiveTexts:
+    codes = np.frombuffer(shared_memory.get_obj(), dtype=np.int32)
+    return _LiveTexts(codes.reshape(n, space.max_length))
 
 
 def clip_text(text: str, max_length: int) -> str:

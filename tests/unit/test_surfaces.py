@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import copy
 import multiprocessing
 import pickle
 from typing import Any
@@ -198,9 +199,16 @@ def test_unicode_flattens_and_returns(text: str) -> None:
 def test_unicode_crosses_shared_memory() -> None:
     space = spaces.Dict({"a": Unicode(16), "b": Unicode(8, min_length=1)})
     memory = create_shared_memory(space, n=2, ctx=multiprocessing.get_context("fork"))
+    read_early = read_from_shared_memory(space, memory, n=2)
     for index, values in enumerate(({"a": "é😀", "b": "x"}, {"a": "", "b": "日本"})):
         write_to_shared_memory(space, index, values, memory)
-    assert read_from_shared_memory(space, memory, n=2) == {"a": ("é😀", ""), "b": ("x", "日本")}
+    wanted = {"a": ("é😀", ""), "b": ("x", "日本")}
+    assert copy.deepcopy(read_early) == wanted, "what was read before the writes must follow them"
+    assert read_early == wanted
+    assert read_early["a"][1:] == ("",)
+    copied = copy.deepcopy(read_early)
+    write_to_shared_memory(space, 0, {"a": "later", "b": "y"}, memory)
+    assert copied == wanted, "a copy must not follow"
 
 
 def test_unicode_as_a_space() -> None:
