@@ -16,7 +16,7 @@ void guest_setup(void)
 
 	CHECK(setrlimit(RLIMIT_NOFILE, &files) == 0 && setrlimit(RLIMIT_CORE, &core) == 0);
 	CHECK(prctl(PR_SET_CHILD_SUBREAPER, 1) == 0 && prctl(PR_SET_PDEATHSIG, SIGUSR1) == 0);
-	CHECK(setpriority(PRIO_PROCESS, 0, 7) == 0);
+	CHECK(setpriority(PRIO_PROCESS, 0, 19) == 0);
 	CHECK(sched_getaffinity(0, sizeof(processors), &processors) == 0);
 	for (int i = 0; i < CPU_SETSIZE; i++) {
 		if (CPU_ISSET(i, &processors)) {
@@ -47,7 +47,7 @@ void guest_check(const char *tag)
 	CHECK(getrlimit(RLIMIT_CORE, &limit) == 0 && limit.rlim_cur == 0 && limit.rlim_max == 4096);
 	CHECK(prctl(PR_GET_CHILD_SUBREAPER, &value) == 0 && value == 1);
 	CHECK(prctl(PR_GET_PDEATHSIG, &value) == 0 && value == SIGUSR1);
-	CHECK(getpriority(PRIO_PROCESS, 0) == 7);
+	CHECK(getpriority(PRIO_PROCESS, 0) == 19);
 	CHECK(sched_getaffinity(0, sizeof(now), &now) == 0 && CPU_EQUAL(&now, &processors));
 	CHECK(umask(027) == 027);
 }
