@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 from rich.console import Console
 from rich.progress import track
@@ -34,10 +35,11 @@ from bunshin_gym.attempt import CachedStep
 from bunshin_gym.cache import CachePolicy
 from bunshin_gym.envs import BunshinEnv
 from bunshin_gym.errors import BunshinError, ReplayDiverged
+from bunshin_gym.stamps import pixels_agree
 from bunshin_gym.store.codec import fingerprint
 from bunshin_gym.tasks import load_task
 from bunshin_gym.tiers import Budgets
-from bunshin_gym.trajectory import Trajectory, read_trajectory, replay
+from bunshin_gym.trajectory import Difference, Trajectory, read_trajectory, replay
 from bunshin_gym.tree import SnapshotTree
 from bunshin_gym.wrappers.record_trajectory import RecordTrajectory
 from bunshin_gym.wrappers.tool_sequence_cache import ToolSequenceCache
@@ -60,10 +62,9 @@ _FILES = (
 
 
 def state_of(env: BunshinEnv) -> dict[str, str]:
-    """Digests of what an agent or a judge could ever see: the screen, the page, the files."""
+    """Digests of what a judge could see beside the screen: the page, the files."""
     guest, _ = env._episode()
     parts = {
-        "screen": env.observe()["screenshot"],
         "dom": guest.evaluate(_DOM),
         "files": guest.execute(["/bin/sh", "-c", _FILES]),
     }
@@ -184,13 +185,21 @@ def walk_all(
         with _Counted(BunshinEnv(f"miniwob.{task}", **env_options), tree, policy=policy) as env:
             env.walk = walk
             try:
-                found = replay(one, env, think=lambda _: pause(think_s))
+                found = replay(one, env, pixels=True, think=lambda _: pause(think_s))
             except BunshinError as error:
                 walk.failed.append(f"{task} #{number}: {type(error).__name__}: {error}")
                 continue
         walk.rewards_differ += sum(difference.what in ("reward", "terminated") for difference in found)
-        walk.differences += [f"{task} #{number} step {d.step}: {d.what}" for d in found]
+        walk.differences += [f"{task} #{number} step {d.step}: {d.what}{_extent(d)}" for d in found]
     return walk
+
+
+def _extent(difference: Difference) -> str:
+    one, other = difference.recorded, difference.replayed
+    if not (isinstance(one, np.ndarray) and isinstance(other, np.ndarray) and one.shape == other.shape):
+        return ""
+    levels = np.abs(one.astype(int) - other.astype(int))
+    return f" ({int((levels > 0).any(axis=-1).sum())} pixels, by {int(levels.max())} at most)"
 
 
 # -- states
@@ -220,6 +229,9 @@ def check_states(
                     wrong.append(f"{task} step {length}: {error}")
                     continue
                 state = state_of(inside)
+                seen = one.observation if length == 0 else one.steps[length - 1].observation
+                if not pixels_agree(seen["screenshot"], inside.observe()["screenshot"]):
+                    wrong.append(f"{task} step {length}: screen")
                 wrong += [f"{task} step {length}: {part}" for part in state if state[part] != states[length][part]]
     return len(done), wrong
 

@@ -272,7 +272,7 @@ class Attempt:
 
     def _differences(self, node: Node, result: ToolResult) -> str:
         differs = []
-        if self._cache.stamps.outcome(result) != node.outcome:
+        if not self._cache.agrees(node, result):
             differs.append("results")
         if isinstance(self._live.workspace, Stateful):
             state = self._live.workspace.state_digest()
@@ -334,8 +334,8 @@ class Attempt:
                 result_bytes=len(skeleton),
             )
 
-        node, _ = self._tree.put(new, self._cache.stamps.to_store(result), replace=mend)
-        return node, node.outcome == outcome
+        node, ours = self._tree.put(new, self._cache.stamps.to_store(result), replace=mend)
+        return node, ours or self._cache.agrees(node, result)
 
     def _step_off_tree(self, call: ToolCall) -> CachedStep:
         result, wall_ns = self._live.run(self._cursor, call)

@@ -19,9 +19,10 @@ from bunshin_gym.attempt import RESET, Attempt, CachedStep, Source, Stateful
 from bunshin_gym.errors import UsageError
 from bunshin_gym.keys import Context, ToolSpec
 from bunshin_gym.stamps import Stamps
+from bunshin_gym.store.blobs import BlobMissingError
 from bunshin_gym.store.index import Node
 from bunshin_gym.tree import Booted, SnapshotTree
-from bunshin_gym.types import ToolCall, ToolEffect
+from bunshin_gym.types import ToolCall, ToolEffect, ToolResult
 
 __all__ = ["RESET", "Attempt", "CachePolicy", "CachedStep", "SequenceCache", "Source", "Stateful"]
 
@@ -124,6 +125,21 @@ class SequenceCache:
         if self.policy.fresh_every and self.tree.asked_for(node) % self.policy.fresh_every == 0:
             return True
         return self.chance(self.policy.audit)
+
+    def agrees(self, node: Node, result: ToolResult) -> bool:
+        """Whether a fresh result is what is stored, as far as the env's stamps let them be compared.
+
+        Raises:
+            UsageError: the result holds what cannot be stored.
+        """
+        if self.stamps.outcome(result) != node.outcome:
+            return False
+        if not self.stamps.has_screens:
+            return True
+        try:
+            return self.stamps.screens_agree(self.tree.result(node), result)
+        except BlobMissingError:
+            return True  # the stored screen is lost; the next attempt that comes by stores another
 
     def disagreed(self, task: str, name: str, what: str) -> None:
         """Notes that a tool brought something else than before, and may put it into quarantine."""

@@ -5,18 +5,31 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
 
 from bunshin_gym.guest import Guest, GuestSnapshot
 from bunshin_gym.keys import Context
+from bunshin_gym.stamps import StampKind
 
 if TYPE_CHECKING:
     from bunshin_gym.envs import BunshinEnv
 
-__all__ = ["EnvSnapshot", "context_of"]
+__all__ = ["STAMPS", "EnvSnapshot", "context_of"]
+
+
+STAMPS: Final[Mapping[str, StampKind]] = MappingProxyType(
+    {
+        "observation.screenshot": "pixels",
+        "observation.last_action": "action",
+        "observation.elapsed_time": "keep",
+        "info.measured": "drop",
+    }
+)
+"""Places in observations and infos that tell of the run, not of what came of it."""
 
 
 class EnvSnapshot:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bunshin_gym.bases import BaseKey, BasePool, shared_bases
-from bunshin_gym.env_snapshot import EnvSnapshot, context_of
+from bunshin_gym.env_snapshot import STAMPS, EnvSnapshot, context_of
 from bunshin_gym.episode import Measured, Run
 from bunshin_gym.errors import ClosedError, ResourceError, UsageError, WorkspaceDied
 from bunshin_gym.guest import Guest, Seen
@@ -229,9 +229,7 @@ class BunshinEnv(gymnasium.Env[dict[str, Any], str]):
         guest, _ = self._episode()
         return EnvSnapshot(guest.snapshot(), self._adopt(None), type(self)._adopt)
 
-    def plan(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Context, dict[str, Any]]:
+    def plan(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Context, dict[str, Any]]:
         """Decides what a reset with these arguments starts, without starting it.
 
         Returns:
@@ -245,7 +243,7 @@ class BunshinEnv(gymnasium.Env[dict[str, Any], str]):
     @property
     def stamps(self) -> Mapping[str, StampKind]:
         """Places in observations and infos that tell of the run, not of what came of it."""
-        return {"observation.last_action": "action", "observation.elapsed_time": "keep", "info.measured": "drop"}
+        return STAMPS
 
     def observe(self) -> dict[str, Any]:
         """Looks again without doing anything.

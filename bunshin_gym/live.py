@@ -208,13 +208,13 @@ class LiveWorkspace:
         begun_ns = self._tree.clock()
         result = workspace.run(node.call)
         self.spent.replayed_ns += self._tree.clock() - begun_ns
-        if node.effect == "deterministic" and self._cache.stamps.outcome(result) != node.outcome:
+        if node.effect == "deterministic" and not self._cache.agrees(node, result):
             what = f"its result differs from that of node {node.digest.hex()} when it is replayed"
             self._cache.disagreed(self._context.task, node.call.name, what)
             raise ReplayDiverged(f"{node.call.name}: {what}")
 
     def _check_boot(self, booted: Booted, root: Node) -> None:
-        if self._cache.stamps.outcome(booted.result) != root.outcome:
+        if not self._cache.agrees(root, booted.result):
             what = f"the first observation differs from that of node {root.digest.hex()}"
             self._cache.disagreed(self._context.task, RESET, what)
             raise ReplayDiverged(what)

@@ -6,6 +6,7 @@ An env declares such places as dotted paths, `observation.clock` or `info.calls.
 - `unix_s`, `unix_ns`, `iso_time`: the present time when a stored result is given out;
 - `call_id`: the id of the caller's call, or a new one;
 - `action`: the action as the caller wrote it, which may be another spelling of the same call;
+- `pixels`: a screen; two that nobody could tell apart are equal (browsers do not draw the same to the last bit);
 - `keep`: given out as it was stored, but never compared (a caret that blinks, a measured length);
 - `drop`: taken out of every result, stored or fresh.
 """
@@ -19,15 +20,30 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, get_args
 
+import numpy as np
+
 from bunshin_gym.errors import UsageError
 from bunshin_gym.store.codec import fingerprint
 from bunshin_gym.types import ToolResult
 
-__all__ = ["StampKind", "Stamps"]
+__all__ = ["StampKind", "Stamps", "pixels_agree"]
 
-StampKind = Literal["unix_s", "unix_ns", "iso_time", "call_id", "action", "keep", "drop"]
+StampKind = Literal["unix_s", "unix_ns", "iso_time", "call_id", "action", "pixels", "keep", "drop"]
 
 _MISSING: Final = object()
+_LEVELS: Final = 8
+"""By how much of 255 a pixel may differ and still look the same."""
+
+
+def pixels_agree(one: Any, other: Any) -> bool:
+    """Whether two screens of 8-bit pixels look the same; anything else must be equal."""
+    if not (isinstance(one, np.ndarray) and isinstance(other, np.ndarray)) or one.dtype != np.uint8:
+        return fingerprint(one) == fingerprint(other)
+    if one.shape != other.shape or other.dtype != np.uint8:
+        return False
+    if np.array_equal(one, other):
+        return True
+    return int(np.abs(one.astype(np.int16) - other.astype(np.int16)).max()) <= _LEVELS
 
 
 class Stamps:
@@ -69,12 +85,39 @@ class Stamps:
     def outcome(self, result: ToolResult) -> bytes:
         """A digest of what two runs of one call must agree in: all but the info and the declared places.
 
+        Screens are compared by `screens_agree`.
+
         Raises:
             UsageError: the observation holds what cannot be stored.
         """
         changes = [(p, _drop) for p, _ in self._paths if p[0] == "observation"]
         bare = self._changed(result, changes)
         return fingerprint([bare.observation, float(bare.reward), bool(bare.terminated), bool(bare.truncated)])
+
+    @property
+    def has_screens(self) -> bool:
+        """Whether there are places to be compared by `screens_agree`."""
+        return any(kind == "pixels" for _, kind in self._paths)
+
+    def screens_agree(self, one: ToolResult, other: ToolResult) -> bool:
+        """Whether the declared screens of two results look the same."""
+        places = [path for path, kind in self._paths if kind == "pixels"]
+        return all(
+            len(old) == len(new) and all(map(pixels_agree, old, new))
+            for old, new in ((self._found(one, path), self._found(other, path)) for path in places)
+        )
+
+    @staticmethod
+    def _found(result: ToolResult, path: tuple[str, ...]) -> list[Any]:
+        """What is at a place, which may be several."""
+        found: list[Any] = []
+
+        def note(value: Any) -> Any:
+            found.append(value)
+            return value
+
+        _at(result.observation if path[0] == "observation" else result.info, path[1:], note)
+        return found
 
     @staticmethod
     def _changed(result: ToolResult, changes: Iterable[tuple[tuple[str, ...], Callable[[Any], Any]]]) -> ToolResult:

@@ -26,6 +26,7 @@ import numpy as np
 from PIL import Image
 
 from bunshin_gym.errors import UsageError
+from bunshin_gym.stamps import pixels_agree
 from bunshin_gym.types import ToolCall
 
 if TYPE_CHECKING:
@@ -224,24 +225,26 @@ def replay(
     env: gymnasium.Env[Any, Any],
     *,
     ignore: Sequence[str] = (),
+    pixels: bool = False,
     think: Callable[[RecordedStep], object] | None = None,
 ) -> list[Difference]:
     """Takes the recorded steps in an env again, and says where what it shows differs from the record.
 
     Args:
         ignore: observation keys that are not compared.
+        pixels: whether screens that look the same are equal, and not only those that are to the last bit.
         think: called before each step, to take the agent's time.
 
     Returns:
         Every difference, those of the reset first; none if the replay is equal.
     """
     observation, _ = env.reset(seed=trajectory.seed, options=dict(trajectory.options) if trajectory.options else None)
-    found = list(_differences(0, trajectory.observation, observation, ignore))
+    found = list(_differences(0, trajectory.observation, observation, ignore, pixels))
     for number, step in enumerate(trajectory.steps, start=1):
         if think is not None:
             think(step)
         observation, reward, terminated, truncated, _ = env.step(step.action)
-        found += _differences(number, step.observation, observation, ignore)
+        found += _differences(number, step.observation, observation, ignore, pixels)
         pairs = {"reward": (step.reward, float(reward)), "terminated": (step.terminated, bool(terminated))}
         pairs["truncated"] = (step.truncated, bool(truncated))
         found += [
@@ -295,19 +298,20 @@ def export_tree(tree: SnapshotTree, directory: str | Path, *, task: str | None =
     return count
 
 
-def _differences(step: int, recorded: Any, replayed: Any, ignore: Sequence[str]) -> Iterator[Difference]:
+def _differences(step: int, recorded: Any, replayed: Any, ignore: Sequence[str], pixels: bool) -> Iterator[Difference]:
     if isinstance(recorded, Mapping) and isinstance(replayed, Mapping):
         for key in sorted({*map(str, recorded), *map(str, replayed)} - set(ignore)):
             old, new = recorded.get(key), replayed.get(key)
-            if not _equal(old, new):
+            if not _equal(old, new, pixels):
                 yield Difference(step=step, what=f"observation.{key}", recorded=old, replayed=new)
-    elif not _equal(recorded, replayed):
+    elif not _equal(recorded, replayed, pixels):
         yield Difference(step=step, what="observation", recorded=recorded, replayed=replayed)
 
 
-def _equal(one: Any, other: Any) -> bool:
+def _equal(one: Any, other: Any, pixels: bool = False) -> bool:
     if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
-        return bool(np.array_equal(one, other))
+        screens = pixels and isinstance(one, np.ndarray) and one.ndim == 3
+        return pixels_agree(one, other) if screens else bool(np.array_equal(one, other))
     if isinstance(one, Mapping) and set(one) == {"$repr"}:
         return True
     if isinstance(one, Mapping) and isinstance(other, Mapping):

@@ -9,9 +9,11 @@ import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from cache_fakes import CONTEXT, Rig, World, call, plain, solution
 from hypothesis import HealthCheck, given, settings
@@ -612,6 +614,37 @@ def test_times_ids_and_words_are_the_callers(tmp_path: Path) -> None:
 def test_wrong_stamps_are_refused(paths: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         Stamps(paths)
+
+
+class Drawn(World):
+    """A world whose screens differ a little each time they are drawn, or a lot."""
+
+    level = 0
+
+    def run(self, call: ToolCall) -> ToolResult:
+        result = super().run(call)
+        screen = np.full((8, 8, 3), 100, np.uint8)
+        screen[0, 0] += Drawn.level
+        return replace(result, observation={**result.observation, "screen": screen})
+
+
+@pytest.mark.parametrize(("level", "source"), [(0, "run"), (3, "run"), (90, None)])
+def test_screens_that_look_the_same_are_equal_in_a_replay(tmp_path: Path, level: int, source: str | None) -> None:
+    stamps = Stamps({"observation.screen": "pixels"})
+    rig = Rig(tmp_path, kind=Drawn, stamps=stamps, budgets=NEVER)
+    Drawn.level = 0
+    rig.walk(call("look"))
+    Drawn.level = level
+    with rig.attempt() as attempt:
+        attempt.start()
+        attempt.step(call("look"))
+        if source is None:
+            with pytest.raises(ReplayDiverged):
+                attempt.step(call("move", step=1))
+        else:
+            assert attempt.step(call("move", step=1)).source == source
+    rig.close()
+    assert rig.host.open == 0
 
 
 # -- what it costs
