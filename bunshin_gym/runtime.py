@@ -7,10 +7,9 @@ of its content, so that workspaces of two versions of this package stand beside 
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
-import os
 import shutil
-import tempfile
 from pathlib import Path
 
 from bunshin_gym.errors import BunshinError
@@ -57,18 +56,15 @@ def runtime_layer(home: Path) -> Path:
     """
     files = _contents()
     layer = home / "layers" / f"runtime-{_digest(files)}"
-    while not layer.exists():
-        # Made where a collection finds it when we are killed, then put in place whole.
-        making = Path(tempfile.mkdtemp(dir=home / "trash"))
-        try:
+    if layer.exists():
+        return layer
+    # The registry's lock: nobody sweeps meanwhile, and what has the name of one in the making is a killed maker's.
+    with open(home / "lock", "a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for stale in (home / "layers").glob("runtime-*.new"):
+            shutil.rmtree(stale)
+        if not layer.exists():
+            making = layer.with_name(f"{layer.name}.new")
             _fill(making, files)
-            os.rename(making, layer)
-        except FileNotFoundError:
-            continue  # a collection was faster than we
-        except OSError:
-            if not layer.exists():
-                raise
-            # Another process made the same one.
-        finally:
-            shutil.rmtree(making, ignore_errors=True)
+            making.rename(layer)
     return layer

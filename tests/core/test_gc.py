@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from conftest import leftovers
 
+from bunshin_gym.runtime import runtime_layer
 from bunshin_gym.workspace import Core, Workspace, list_workspaces
 
 Start = Callable[..., Workspace]
@@ -218,3 +219,26 @@ def test_state_never_follows_links_out(bunshin: Core, tmp_path: Path) -> None:
     (bunshin.home / "layers" / "link").symlink_to(precious)
     bunshin.gc()
     assert (precious / "file").read_text() == "keep"
+
+
+def test_runtime_layer_is_made_whole_beside_collections(bunshin: Core) -> None:
+    done = threading.Event()
+
+    def collect() -> None:
+        while not done.is_set():
+            bunshin.gc()
+
+    thread = threading.Thread(target=collect)
+    thread.start()
+    try:
+        for _ in range(20):
+            layer = runtime_layer(bunshin.home)
+            assert (layer / ".bunshin" / "init").exists()
+            assert (layer / ".bunshin" / "toolserver" / "app.py").exists()
+            shutil.rmtree(layer)
+            (bunshin.home / "layers" / "runtime-killed.new").mkdir()  # a maker was killed here
+    finally:
+        done.set()
+        thread.join()
+    runtime_layer(bunshin.home)
+    assert len(list((bunshin.home / "layers").iterdir())) == 1
