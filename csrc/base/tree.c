@@ -41,13 +41,13 @@ static int remove_entry(int root_fd, int dir_fd, const char *name, unsigned int 
 		return 0;
 	if (errno != EISDIR && errno != EPERM)
 		return -errno;
-	if (unlinkat(dir_fd, name, AT_REMOVEDIR) == 0)
+	if (unlinkat(dir_fd, name, AT_REMOVEDIR) == 0 || errno == ENOENT)
 		return 0;
 	if (errno != ENOTEMPTY && errno != EEXIST)
 		return -errno;
 	if (depth >= DEPTH_MAX) {
 		snprintf(flat, sizeof(flat), ".bsh-deep-%u", __atomic_add_fetch(&serial, 1, __ATOMIC_RELAXED));
-		return renameat(dir_fd, name, root_fd, flat) < 0 ? -errno : 1;
+		return renameat(dir_fd, name, root_fd, flat) < 0 && errno != ENOENT ? -errno : 1;
 	}
 	child = open_below(dir_fd, name);
 	if (child < 0)
