@@ -264,20 +264,39 @@ static int copy_ahead(struct taking *take, struct bsh_error *err)
 	return rc;
 }
 
+static int capture_processors(struct taking *take, struct bsh_trace *trace, struct bsh_error *err)
+{
+	int phase = bsh_trace_begin(trace, "processors");
+	int rc;
+
+	bsh_affinity_release(&take->snap->affinity);
+	rc = bsh_affinity_read(take->source.pid, take->pids, take->source.n_pids, &take->snap->affinity, err);
+	bsh_trace_end(trace, phase);
+	return rc;
+}
+
+static int capture_names(struct taking *take, struct bsh_trace *trace, struct bsh_error *err)
+{
+	int phase = bsh_trace_begin(trace, "names");
+	int rc = bsh_aliases_add(take->layer, &take->aliases, err);
+
+	bsh_trace_end(trace, phase);
+	return rc;
+}
+
 static int capture_files(void *context, struct bsh_trace *trace, struct bsh_error *err)
 {
 	struct taking *take = context;
 	int phase = bsh_trace_begin(trace, "files");
 	int rc = bsh_layer_freeze(take->layer, take->pids, take->source.n_pids, err);
 
+	bsh_trace_end(trace, phase);
 	if (rc == 0)
-		rc = bsh_aliases_add(take->layer, &take->aliases, err);
-	bsh_affinity_release(&take->snap->affinity);
+		rc = capture_names(take, trace, err);
 	if (rc == 0)
-		rc = bsh_affinity_read(take->source.pid, take->pids, take->source.n_pids, &take->snap->affinity, err);
+		rc = capture_processors(take, trace, err);
 	if (rc == 0)
 		rc = bsh_fault_hit(BSH_FAULT_LAYER_FROZEN, err);
-	bsh_trace_end(trace, phase);
 	return rc;
 }
 
