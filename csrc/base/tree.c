@@ -34,7 +34,7 @@ static int remove_entry(int root_fd, int dir_fd, const char *name, unsigned int 
 {
 	auto_close int child = -1;
 	static unsigned int serial;
-	char flat[32];
+	char flat[48];
 	int rc;
 
 	if (unlinkat(dir_fd, name, 0) == 0 || errno == ENOENT)
@@ -46,7 +46,8 @@ static int remove_entry(int root_fd, int dir_fd, const char *name, unsigned int 
 	if (errno != ENOTEMPTY && errno != EEXIST)
 		return -errno;
 	if (depth >= DEPTH_MAX) {
-		snprintf(flat, sizeof(flat), ".bsh-deep-%u", __atomic_add_fetch(&serial, 1, __ATOMIC_RELAXED));
+		snprintf(flat, sizeof(flat), ".bsh-deep-%d-%u", getpid(),
+			__atomic_add_fetch(&serial, 1, __ATOMIC_RELAXED));
 		return renameat(dir_fd, name, root_fd, flat) < 0 && errno != ENOENT ? -errno : 1;
 	}
 	child = open_below(dir_fd, name);
