@@ -154,12 +154,12 @@ def _attempt(
     """Makes the recorded calls; notes the rewards, and any error: a thread has nobody to raise to."""
     env: Any = ReplayEnv(machine, scripts[record["task"], record["seed"]])
     try:
-        if setting.cache:
-            env = ToolSequenceCache(env, tree, policy=CachePolicy())
         speculative = None
         if setting.speculation:
             assert predictor is not None
             env = speculative = SpeculativeStep(env, predictor, governor=governor)
+        if setting.cache:
+            env = ToolSequenceCache(env, tree, policy=CachePolicy())
         start = time.monotonic()
         env.reset()
         total = 0.0

@@ -94,6 +94,10 @@ class _EnvSnapshot:
     def __init__(self, held: Any, kind: type[EnvWorkspace]) -> None:
         self._held, self._kind = held, kind
 
+    @property
+    def unique_bytes(self) -> int:
+        return int(getattr(self._held, "unique_bytes", 0) or 0)
+
     def branch(self) -> EnvWorkspace:
         return self._kind(self._held.branch())
 

@@ -13,7 +13,8 @@ from typing import Any, Generic, Self, TypeVar
 from bunshin_gym.errors import ClosedError
 from bunshin_gym.speculate.governor import Governor, default_governor
 from bunshin_gym.speculate.guess import RAN_TOO_LONG, Guess
-from bunshin_gym.speculate.protocols import Foreknowing, Predictor
+from bunshin_gym.speculate.protocols import Foreknowing, Predictor, Snapshotting
+from bunshin_gym.speculate.runner_snapshot import RunnerSnapshot
 from bunshin_gym.speculate.seat import Seat
 from bunshin_gym.speculate.state import Attempt, Prediction, State, call_key, view_of
 from bunshin_gym.speculate.stats import Outcome, Stats
@@ -42,8 +43,8 @@ class SpeculativeRunner(Generic[F]):
     branch, and seen only if the agent makes just that call. Guesses that turn out wrong, fail, run
     too long or try to leave the workspace are closed unseen. External tools are never guessed.
 
-    Calls of one attempt come one after the other; every method may be called from any thread.
-    After a call raised, `close` remains, and `run` if the workspace still can.
+    Every method may be called from any thread; calls of one attempt come one after the other.
+    After one raised, `close` remains, and `run` if the workspace still can.
 
     Args:
         workspace: owned from now on, and closed by `close`.
@@ -127,6 +128,26 @@ class SpeculativeRunner(Generic[F]):
         """As `run`, for drivers that must not block their event loop."""
         return await asyncio.to_thread(self.run, call)
 
+    def snapshot(self) -> RunnerSnapshot[F]:
+        """The attempt as it is now, to make branches of later; it guesses nothing itself.
+
+        Raises:
+            ClosedError: the runner was closed.
+            Exception: what the workspace's snapshot, or fork, raises.
+        """
+        with self._calls:
+            self._check_open()
+            with self._seat.lock:
+                workspace = self._seat.workspace
+                held: Any = workspace.snapshot() if isinstance(workspace, Snapshotting) else None
+                frozen = workspace.fork() if held is None else None
+            state, reward, over = self._state, self._reward, self._over
+
+        def make(branch: F) -> SpeculativeRunner[F]:
+            return self._twin(branch, state, reward, over=over)
+
+        return RunnerSnapshot(held, frozen, make)
+
     def fork(self) -> Self:
         """An attempt that goes its own way from here; guesses stay with this one.
 
@@ -138,11 +159,7 @@ class SpeculativeRunner(Generic[F]):
             self._check_open()
             with self._seat.lock:
                 branch = self._seat.workspace.fork()
-            twin = type(self)(
-                branch, self._predictor, effect=self._effect, task=self._state.task, governor=self._governor
-            )
-            twin._resume(self._state, self._reward, over=self._over)
-            return twin
+            return self._twin(branch, self._state, self._reward, over=self._over)
 
     def release(self) -> F:
         """Ends the attempt and hands its workspace over, open; every branch is closed.
@@ -180,6 +197,11 @@ class SpeculativeRunner(Generic[F]):
         if self._closed:
             raise ClosedError("the speculative runner was closed")
 
+    def _twin(self, branch: F, state: State, reward: float, *, over: bool) -> Self:
+        twin = type(self)(branch, self._predictor, effect=self._effect, task=state.task, governor=self._governor)
+        twin._resume(state, reward, over=over)
+        return twin
+
     def _resume(self, state: State, reward: float, *, over: bool) -> None:
         """Takes over where another attempt stands."""
         self._drop_round("another state")
@@ -195,8 +217,6 @@ class SpeculativeRunner(Generic[F]):
         if self._state.steps:
             attempt = Attempt(task=self._state.task, steps=self._state.steps, reward=self._reward)
             self._governor.spawn(self._predictor.learn, attempt)
-
-    # -- a round: from a result to the next call ------------------------------------------------
 
     def _begin_round(self, guesses: list[Guess[F]]) -> None:
         """The agent thinks from now on; guesses are made in a worker thread."""
@@ -322,8 +342,6 @@ class SpeculativeRunner(Generic[F]):
             if guess.phase != "adopted":
                 self.stats.wasted_ns += guess.run_ns
             self._changed.notify_all()
-
-    # -- the agent's call -----------------------------------------------------------------------
 
     def _match(self, round_: _Round[F], key: str) -> Guess[F] | None:
         """Finds the guess of this call; all others are discarded."""

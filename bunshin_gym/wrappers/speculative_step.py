@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Self
 
 import gymnasium
@@ -21,12 +22,13 @@ from bunshin_gym.speculate.env_workspace import (
 from bunshin_gym.speculate.governor import Governor, default_governor
 from bunshin_gym.speculate.protocols import Predictor
 from bunshin_gym.speculate.runner import SpeculativeRunner
+from bunshin_gym.speculate.runner_snapshot import RunnerSnapshot
 from bunshin_gym.speculate.stats import Stats
 from bunshin_gym.types import ToolCall, ToolEffect, ToolResult
 
 __all__ = ["SpeculativeStep"]
 
-_MARKS: Final = ("speculation", "saved_ns")
+_totals_lock: Final = threading.Lock()
 
 
 class _Speculating(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -79,7 +81,8 @@ class _Speculating(gymnasium.Wrapper[Any, Any, Any, Any]):
         runner, self.runner = self.runner, None
         if runner is not None:
             self.env = runner.release().env
-            self.totals.add(runner.stats)
+            with _totals_lock:
+                self.totals.add(runner.stats)
 
     def close(self) -> None:
         self.release()
@@ -94,6 +97,27 @@ class _Speculating(gymnasium.Wrapper[Any, Any, Any, Any]):
         if limit is not None and len(action) > limit:
             return observation
         return {**observation, "last_action": action}
+
+
+class _Snapshot:
+    """What `SpeculativeStep.snapshot` returns."""
+
+    def __init__(
+        self,
+        held: RunnerSnapshot[EnvWorkspace],
+        wrap: Callable[[SpeculativeRunner[EnvWorkspace]], SpeculativeStep],
+    ) -> None:
+        self._held, self._wrap = held, wrap
+
+    @property
+    def unique_bytes(self) -> int:
+        return self._held.unique_bytes
+
+    def branch(self) -> SpeculativeStep:
+        return self._wrap(self._held.branch())
+
+    def close(self) -> None:
+        self._held.close()
 
 
 class SpeculativeStep(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -139,9 +163,11 @@ class SpeculativeStep(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     @property
     def stats(self) -> Stats:
-        """What guesses came to, in all episodes so far; the running one's are in it too."""
+        """What guesses came to: in the episodes that ended, of this env and of those made of it, and in
+        the one that runs here."""
         total = Stats()
-        total.add(self._totals)
+        with _totals_lock:
+            total.add(self._totals)
         if self._core.runner is not None:
             total.add(self._core.runner.stats)
         return total
@@ -167,6 +193,16 @@ class SpeculativeStep(gymnasium.Wrapper[Any, Any, Any, Any]):
         return ToolResult(
             observation=observation, reward=float(reward), terminated=terminated, truncated=truncated, info=info
         )
+
+    def snapshot(self) -> _Snapshot:
+        """The env as it is now: `branch()` makes a speculating env of it, as often as wanted.
+
+        Raises:
+            ResetNeeded: there is no episode.
+        """
+        if self._core.runner is None:
+            raise gymnasium.error.ResetNeeded("there is no episode: call reset() first")
+        return _Snapshot(self._core.runner.snapshot(), self._branch)
 
     def fork(self, n: int = 1) -> list[Self]:
         """Envs that go on from here, speculating too; wrappers in between are not copied.
@@ -194,5 +230,6 @@ class SpeculativeStep(gymnasium.Wrapper[Any, Any, Any, Any]):
         branch = type(self)(
             runner.workspace.env, core.predictor, governor=core.governor, effects=core._effects, task=core._task
         )
+        branch._totals = branch._core.totals = self._totals
         branch._core.runner = runner
         return branch

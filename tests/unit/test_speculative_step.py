@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -19,8 +21,10 @@ from bunshin_gym.errors import UsageError, WorkspaceDied
 from bunshin_gym.speculate.costs import CostModel
 from bunshin_gym.speculate.governor import Budget, Governor
 from bunshin_gym.testing import FakeHost, FakeWorkspace
+from bunshin_gym.tree import SnapshotTree
 from bunshin_gym.types import ToolCall
 from bunshin_gym.wrappers.speculative_step import SpeculativeStep
+from bunshin_gym.wrappers.tool_sequence_cache import ToolSequenceCache
 
 Result = tuple[Any, float, bool, bool]
 
@@ -186,6 +190,47 @@ def test_speculation_over_speculation(governor: Governor) -> None:
     plain.close()
     assert play(env, 5, actions, pause_s=0.01) == expected
     env.close()
+    assert host.open == 0
+
+
+@pytest.mark.parametrize("outermost", ["cache", "speculation"])
+def test_with_the_sequence_cache(governor: Governor, tmp_path: Path, outermost: str) -> None:
+    """Three attempts each: the first fills the tree, the second follows it, the third leaves it half-way."""
+    host = FakeHost(boot_ns=0, fork_ns=0)
+    calls = script(5)
+    detour = [*calls[:2], ToolCall(name="write", args={"text": "x"}), *calls[2:]]
+    scripts = [calls, calls, detour]
+    plain = FakeEnv()
+    expected = [play(plain, 5, [as_text(call) for call in each]) for each in scripts]
+    plain.close()
+    with contextlib.closing(SnapshotTree(tmp_path)) as tree:
+        memory = Memory(calls, detour)
+        env: Any = FakeEnv(host)
+        if outermost == "cache":
+            env = ToolSequenceCache(SpeculativeStep(env, memory, governor=governor), tree)
+        else:
+            env = SpeculativeStep(ToolSequenceCache(env, tree), memory, governor=governor)
+        for each, results in zip(scripts, expected, strict=True):
+            assert play(env, 5, [as_text(call) for call in each], pause_s=0.03) == results
+        env.close()
+    assert host.open == 0
+
+
+def test_snapshots_make_speculating_branches(governor: Governor) -> None:
+    host = FakeHost(boot_ns=0, fork_ns=0)
+    env = SpeculativeStep(FakeEnv(host), Memory(script(4)), governor=governor)
+    with pytest.raises(gymnasium.error.ResetNeeded):
+        env.snapshot()
+    env.reset(seed=4)
+    env.step("write('a')")
+    held = env.snapshot()
+    env.step("write('b')")
+    left, right = held.branch(), held.branch()
+    held.close()
+    assert "['a', 'l']" in left.step("write('l')")[0]["text"]
+    assert "['a', 'r']" in right.step("write('r')")[0]["text"]
+    for each in (left, env, right):
+        each.close()
     assert host.open == 0
 
 

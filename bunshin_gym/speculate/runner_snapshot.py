@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A snapshot of an attempt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from bunshin_gym.types import Forkable
+
+if TYPE_CHECKING:
+    from bunshin_gym.speculate.runner import SpeculativeRunner
+
+__all__ = ["RunnerSnapshot"]
+
+F = TypeVar("F", bound=Forkable)
+
+
+class RunnerSnapshot(Generic[F]):
+    """A snapshot of an attempt: of its workspace, with what the predictor knows."""
+
+    def __init__(self, held: Any, frozen: F | None, make: Callable[[F], SpeculativeRunner[F]]) -> None:
+        self._held, self._frozen, self._make = held, frozen, make
+
+    @property
+    def unique_bytes(self) -> int:
+        """What it takes beside what it shares; 0 when that is not known."""
+        return int(getattr(self._held if self._frozen is None else self._frozen, "unique_bytes", 0))
+
+    def branch(self) -> SpeculativeRunner[F]:
+        """An attempt that goes on from here; the caller closes it."""
+        return self._make(self._held.branch() if self._frozen is None else self._frozen.fork())
+
+    def close(self) -> None:
+        """Gives it up; branches live on."""
+        (self._held if self._frozen is None else self._frozen).close()
