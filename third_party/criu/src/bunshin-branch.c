@@ -37,6 +37,8 @@
 #define LOG_PREFIX "pool: "
 
 static bool branching;
+static const int *cgroup_fds;
+static unsigned int n_cgroups;
 static struct bunshin_move *moves;
 static size_t n_moves, moves_room;
 
@@ -74,20 +76,39 @@ void bunshin_before_fork(struct pstree_item *child)
 	}
 }
 
-void bunshin_task_started(void)
+/* The root task alone, so that nothing but the branch's own processes is ever seen in its cgroups. */
+static int enter_cgroups(void)
+{
+	unsigned int i;
+
+	for (i = 0; i < n_cgroups; i++) {
+		if (write(cgroup_fds[i], "0", 1) != 1) {
+			pr_perror("cannot enter a cgroup of the branch");
+			return -1;
+		}
+	}
+	if (unshare(CLONE_NEWCGROUP)) {
+		pr_perror("cannot make a cgroup namespace");
+		return -1;
+	}
+	return 0;
+}
+
+int bunshin_task_started(void)
 {
 	size_t i;
 
 	if (!branching)
-		return;
+		return 0;
 	/* Arenas outside of its subtree did not come along. */
 	for (i = 0; i < bunshin_n_tasks; i++)
 		if (bunshin_tasks[i].inherited && !in_subtree(bunshin_tasks[i].vpid, current))
 			bunshin_tasks[i].inherited = false;
 	if (current->parent)
-		return;
+		return 0;
 	for (i = 0; i < bunshin_n_tasks; i++)
 		bunshin_task_advise(&bunshin_tasks[i], MADV_DONTFORK);
+	return enter_cgroups();
 }
 
 void bunshin_children_made(void)
@@ -214,27 +235,6 @@ int bunshin_restore_tmpfs(int archive_fd, const char *mountpoint)
 
 /* ---- the process that runs the restore ---- */
 
-static int enter_place(const struct bsh_pool_branch *req, const int *fds)
-{
-	uint32_t i;
-
-	if (setns(fds[1], CLONE_NEWNS)) {
-		pr_perror("cannot enter the branch's mount namespace");
-		return -1;
-	}
-	for (i = 0; i < req->n_cgroups; i++) {
-		if (write(fds[3 + i], "0", 1) != 1) {
-			pr_perror("cannot enter a cgroup of the branch");
-			return -1;
-		}
-	}
-	if (unshare(CLONE_NEWCGROUP)) {
-		pr_perror("cannot make a cgroup namespace");
-		return -1;
-	}
-	return 0;
-}
-
 static int start_log(const struct bsh_pool_branch *req)
 {
 	opts.output = xstrdup(req->log[0] ? req->log : "/dev/null");
@@ -253,8 +253,12 @@ static int run_restore(const struct bsh_pool_branch *req, const int *fds)
 	bunshin_tasks_advise(MADV_DONTFORK);
 	bunshin_shm_advise(MADV_DOFORK);
 	util_init();
-	if (enter_place(req, fds))
+	if (setns(fds[1], CLONE_NEWNS)) {
+		pr_perror("cannot enter the branch's mount namespace");
 		return -1;
+	}
+	cgroup_fds = fds + 3;
+	n_cgroups = req->n_cgroups;
 	opts.mode = CR_RESTORE;
 	opts.root = xstrdup(req->root);
 	opts.restore_detach = 1;
