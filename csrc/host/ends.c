@@ -283,7 +283,8 @@ static int check_networks(const struct bsh_ends *ends, struct bsh_error *err)
 		last = end->inode;
 		netns = socket_namespace(end);
 		if (netns && netns != own.st_ino)
-			return refuse(end, EOPNOTSUPP, "the socket is a connection from outside of the workspace, or of another network",
+			return refuse(end, EOPNOTSUPP,
+				"the socket is a connection from outside of the workspace, or of another network",
 				"close it before the fork", err);
 	}
 	return 0;
