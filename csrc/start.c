@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -83,6 +84,18 @@ static char **init_argv(const struct bsh_workspace *ws, const struct bsh_workspa
 	return argv;
 }
 
+/*
+ * init closes its end right after the report; a snapshot taken before would meet a
+ * descriptor that leads outside. A process forked elsewhere may hold a copy for long: hence the bound.
+ */
+static void await_close(int report_fd)
+{
+	struct pollfd poll_fd = { .fd = report_fd };
+
+	while (poll(&poll_fd, 1, 500) < 0 && errno == EINTR)
+		;
+}
+
 int bsh_start_init(struct bsh_workspace *ws, const struct bsh_workspace_spec *spec, struct bsh_error *err)
 {
 	auto_strv char **argv = init_argv(ws, spec);
@@ -97,6 +110,8 @@ int bsh_start_init(struct bsh_workspace *ws, const struct bsh_workspace_spec *sp
 	if (rc < 0)
 		return rc;
 	rc = bsh_report_read(report_fd, pidfd, NULL, err);
+	if (rc == 0)
+		await_close(report_fd);
 	if (rc == 0)
 		rc = bsh_workspace_adopt(ws, pid, err);
 	if (rc < 0) {
