@@ -230,10 +230,9 @@ class BunshinEnv(gymnasium.Env[dict[str, Any], str]):
         return EnvSnapshot(guest.snapshot(), self._adopt(None), type(self)._adopt)
 
     def plan(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Context, dict[str, Any]]:
-        """Decides what a reset with these arguments starts, without starting it.
+        """What a reset with these arguments would start, and options that alone make a reset start it.
 
-        Returns:
-            The context, and options: a reset with these options alone starts just that. Raises as `reset`.
+        Nothing is started, but the random numbers are drawn. Raises as `reset`.
         """
         super().reset(seed=seed)
         task_seed = self._task_seed(options or {})

@@ -267,8 +267,7 @@ def export_tree(tree: SnapshotTree, directory: str | Path, *, task: str | None =
         for leaf in (node for node in nodes if node.id not in parents):
             path = tree.index.path(leaf)
             writer = TrajectoryWriter(Path(directory), leaf.digest.hex())
-            # An env with an image plans its episodes; what it planned is the task's own seed.
-            planned = bool(body["image"])
+            planned = bool(body["image"])  # then the seed is the task's own, and not that of reset
             first = tree.result(path[0])
             writer.start(
                 env=body["task"],

@@ -102,14 +102,9 @@ class SnapshotTree:
         self.contents = BlobStore(self.directory / "contents", cache_bytes=contents_cache_bytes)
         self.budgets = budgets if budgets is not None else Budgets()
         self.clock = clock
+        snapshots = self.directory / "snapshots"
         self.keeper = SnapshotKeeper(
-            self.directory / "snapshots",
-            self.index,
-            self.ledger,
-            self.locks,
-            budgets=self.budgets,
-            load=load,
-            clock=clock,
+            snapshots, self.index, self.ledger, self.locks, budgets=self.budgets, load=load, clock=clock
         )
         self.credit = Credit()
         self._asked: Counter[int] = Counter()
@@ -260,9 +255,8 @@ class SnapshotTree:
                 _log.warning("rebuilding node %s from %s failed: %s", node.digest.hex(), start.origin, error)
                 failure = error
                 continue
-            wall_ns = self.clock() - begun_ns
             replayed = len(path) - 1 - start.position
-            return Materialised(live=live, origin=start.origin, replayed=replayed, wall_ns=wall_ns)
+            return Materialised(live=live, origin=start.origin, replayed=replayed, wall_ns=self.clock() - begun_ns)
         if failure is not None:
             raise failure
         raise ReplayDiverged(f"node {node.digest.hex()} lies behind a call that cannot be run again, and no snapshot")

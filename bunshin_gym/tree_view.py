@@ -172,7 +172,7 @@ def to_svg(body: Mapping[str, Any], root: Branch, tree: SnapshotTree, path: Path
             axes.plot([x, to_x], [y, to_y], color="#cccccc", linewidth=width, zorder=1)
     for branch in root.walk():
         _svg_node(plt, axes, branch, places[branch.node.id], thumbnail(tree, branch.node) if thumbnails else None)
-    figure.savefig(path, format="svg", bbox_inches="tight")
+    figure.savefig(path, bbox_inches="tight")
     plt.close(figure)
 
 
@@ -231,7 +231,7 @@ def rate_plot(rates: list[Rate], path: Path) -> None:
     plt = _matplotlib()
     hits = np.array([rate.hits for rate in rates])
     steps = hits + np.array([rate.misses for rate in rates])
-    window = max(1, len(rates) // 40)
+    window = min(len(rates), max(8, len(rates) // 20))
     smooth = np.convolve(hits, np.ones(window), "valid") / np.convolve(steps, np.ones(window), "valid")
     at = np.cumsum(steps)
     figure, (top, bottom) = plt.subplots(2, 1, figsize=(8, 6), sharex=True)
