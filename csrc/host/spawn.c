@@ -186,7 +186,11 @@ struct pidfd_info_reply {
 static int status_from_pidfd(int pidfd, int *ret_status)
 {
 	struct pidfd_info_reply reply = { .mask = PIDFD_INFO_WITH_EXIT };
+	struct pollfd poll_fd = { .fd = pidfd };
 
+	/* The end is told a moment before the reaping, which leaves the status behind: POLLHUP. */
+	while (poll(&poll_fd, 1, 1000) < 0 && errno == EINTR)
+		;
 	if (ioctl(pidfd, PIDFD_INFO_IOCTL, &reply) < 0 || !(reply.mask & PIDFD_INFO_WITH_EXIT))
 		return -ECHILD;
 	*ret_status = reply.exit_code;
