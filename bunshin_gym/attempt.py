@@ -316,7 +316,7 @@ class Attempt:
         """The stored node, and whether its outcome is this one's."""
         outcome = self._cache.stamps.outcome(result)
 
-        def new(skeleton: bytes) -> NewNode:
+        def new(skeleton: bytes, result_bytes: int) -> NewNode:
             return NewNode(
                 digest=digest,
                 parent=self._cursor,
@@ -331,7 +331,7 @@ class Attempt:
                 terminated=bool(result.terminated),
                 truncated=bool(result.truncated),
                 wall_ns=wall_ns,
-                result_bytes=len(skeleton),
+                result_bytes=result_bytes,
             )
 
         node, ours = self._tree.put(new, self._cache.stamps.to_store(result), replace=mend)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 import time
@@ -230,10 +231,7 @@ class BunshinEnv(gymnasium.Env[dict[str, Any], str]):
         return EnvSnapshot(guest.snapshot(), self._adopt(None), type(self)._adopt)
 
     def plan(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Context, dict[str, Any]]:
-        """What a reset with these arguments would start, and options that alone make a reset start it.
-
-        Nothing is started, but the random numbers are drawn. Raises as `reset`.
-        """
+        """What a reset with these arguments starts, and options that alone make a reset start it; raises as `reset`."""
         super().reset(seed=seed)
         task_seed = self._task_seed(options or {})
         pool = self._bases if self._bases is not None else shared_bases()
@@ -314,11 +312,10 @@ class BunshinEnv(gymnasium.Env[dict[str, Any], str]):
         self._guest = self._run = self._pixels = None
         if guest is None:
             return
-        try:
+        # What was set up in a workspace that died is gone with it.
+        with contextlib.closing(guest), contextlib.suppress(WorkspaceDied):
             if run is not None:
                 self.task.teardown(guest, run.setup.state)
-        finally:
-            guest.close()
 
     def _read(self, action: object) -> tuple[tuple[ToolCall, ...], str, str]:
         """Returns the calls, the action as text, and what is wrong with it."""

@@ -133,11 +133,11 @@ class SnapshotTree:
             info=info,
         )
 
-    def put(self, new: Callable[[bytes], NewNode], result: ToolResult, *, replace: bool = False) -> tuple[Node, bool]:
+    def put(self, new: Callable[[bytes, int], NewNode], result: ToolResult, *, replace: bool = False) -> tuple[Node, bool]:
         """Stores a result; whoever stores a key first wins.
 
         Args:
-            new: makes the node when it is given the encoded result.
+            new: makes the node when it is given the encoded result, and its size in bytes when decoded.
 
         Returns:
             The node that is stored now, and whether it is this one.
@@ -147,10 +147,16 @@ class SnapshotTree:
             NodeGoneError: the node before was removed meanwhile.
         """
         # A sweep must not remove contents between their storing and the commit that names them.
+        sizes: list[int] = []
+
+        def store(content: bytes) -> bytes:
+            sizes.append(len(content))
+            return self.contents.put(content)
+
         with self.locks.held(_STORING, shared=True):
-            skeleton = codec.encode([result.observation, dict(result.info)], self.contents.put)
+            skeleton = codec.encode([result.observation, dict(result.info)], store)
             faults.point("node.blobs_stored")
-            return self.index.insert(new(skeleton), replace=replace)
+            return self.index.insert(new(skeleton, len(skeleton) + sum(sizes)), replace=replace)
 
     # -- use
 

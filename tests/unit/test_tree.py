@@ -50,6 +50,8 @@ def test_paths_counts_and_children(tmp_path: Path) -> None:
     b, c = rig.tree.index.children(a.id)
     assert [node.depth for node in rig.tree.index.path(c)] == [0, 1, 2]
     assert [dict(node.call.args) for node in (a, b, c)] == [{"text": "a"}, {"text": "b"}, {"text": "c"}]
+    assert b.wall_ns >= 10_000_000, "the fake's virtual cost of write"
+    assert b.result_bytes > 0
     counts = rig.tree.index.counts(a.id)
     assert (counts.visits, counts.hits, counts.misses) == (2, 1, 1)
     assert rig.tree.index.counts(b.id).visits == 1
