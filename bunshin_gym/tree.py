@@ -133,7 +133,9 @@ class SnapshotTree:
             info=info,
         )
 
-    def put(self, new: Callable[[bytes, int], NewNode], result: ToolResult, *, replace: bool = False) -> tuple[Node, bool]:
+    def put(
+        self, new: Callable[[bytes, int], NewNode], result: ToolResult, *, replace: bool = False
+    ) -> tuple[Node, bool]:
         """Stores a result; whoever stores a key first wins.
 
         Args:

@@ -55,16 +55,16 @@ def _write_until_killed(
     """Runs a writer until a fault point or a timer kills it; returns what it said it had stored."""
     environment = dict(os.environ) | ({VARIABLE: fault} if fault is not None else {})
     command = [sys.executable, "-c", _WRITER, str(directory), str(Path(__file__).parent), str(number)]
-    writer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    writer = subprocess.Popen(command, stdout=subprocess.PIPE, bufsize=0, env=environment)
     assert writer.stdout is not None
-    first = writer.stdout.readline() if after_s is not None else ""  # the timer starts when it writes
+    first = writer.stdout.readline() if after_s is not None else b""  # the timer starts when it writes
     try:
-        said, _ = writer.communicate(timeout=after_s if after_s is not None else 60)
+        output, _ = writer.communicate(timeout=after_s if after_s is not None else 180)
     except subprocess.TimeoutExpired:
         writer.kill()
-        said, _ = writer.communicate()
+        output, _ = writer.communicate()
         assert after_s is not None, f"the writer never came to {fault}"
-    said = first + said
+    said = (first + output).decode()
     assert writer.returncode == -signal.SIGKILL
     lines = said.splitlines()
     return lines if said.endswith("\n") else lines[:-1]

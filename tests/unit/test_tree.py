@@ -370,6 +370,29 @@ def test_another_process_may_ask_for_room(tmp_path: Path) -> None:
     one.close()
 
 
+def test_those_who_share_a_directory_keep_to_one_budget(tmp_path: Path) -> None:
+    budgets = Budgets(memory_bytes=12 * MB)
+    cheap, dear = Context(image="i", task="cheap", seed=3), Context(image="i", task="dear", seed=3)
+    one, other = (Rig(tmp_path, budgets=budgets, policy=EAGER) for _ in range(2))
+    one.walk(call("wait", ms=1), context=cheap)
+    (held,) = one.tree.ledger.snapshots("memory")
+    for text in "abcd":
+        other.walk(call("wait", ms=60_000), *writes(text), context=dear)
+        assert other.tree.ledger.tier_bytes("memory") <= 12 * MB
+    (asked,) = other.tree.ledger.snapshots("memory")
+    assert asked.id == held.id
+    assert not asked.wanted, "the other did not ask for room"
+    one.walk(call("wait", ms=2), context=Context(image="i", task="cheap", seed=4))  # its owner looks
+    assert held.id not in {row.id for row in one.tree.ledger.snapshots("memory")}
+    one.close()
+    for text in "ef":
+        other.walk(call("wait", ms=60_000), *writes(text), context=dear)
+    (row,) = other.tree.ledger.snapshots("memory")
+    assert other.tree.index.get(row.node).context == other.tree.index.context(dear)
+    other.close()
+    assert one.host.open == other.host.open == 0
+
+
 # -- care
 
 
