@@ -39,6 +39,10 @@
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25
+#endif
+#define HUGE (2ull << 20)
 
 struct bunshin_fill_stats bunshin_fill_stats;
 bool bunshin_fill_inherited;
@@ -111,6 +115,27 @@ static bool copy_code(uint64_t addr, char *to)
 	return false;
 }
 
+/*
+ * Makes pages present and writable. Where a whole huge page's worth is wanted it becomes one, since
+ * fork() then copies one entry for 512; not in an inherited pool, whose pages are its parent's as well.
+ * Best effort: what cannot be touched now is touched by the copying.
+ */
+static void populate(char *at, uint64_t len)
+{
+	char *end = at + len, *huge = (char *)(((uint64_t)at + HUGE - 1) & ~(HUGE - 1));
+
+	for (; !bunshin_fill_inherited && huge + HUGE <= end; huge += HUGE) {
+		if (at < huge)
+			madvise(at, huge - at, MADV_POPULATE_WRITE);
+		at = huge;
+		if (madvise(huge, PAGE_SIZE, MADV_POPULATE_WRITE) || madvise(huge, HUGE, MADV_COLLAPSE))
+			break;
+		at = huge + HUGE;
+	}
+	if (at < end)
+		madvise(at, end - at, MADV_POPULATE_WRITE);
+}
+
 static bool is_code(const struct bunshin_vma *vma)
 {
 	return vma->kind != BUNSHIN_WHOLE && (vma->prot & PROT_EXEC);
@@ -139,9 +164,8 @@ static int take(struct walk *w, const struct bunshin_vma *vma, const struct buns
 {
 	if (!w->ahead)
 		return w->share ? bunshin_ranges_add(&w->changed, start, end) : copy(w, vma, seg, start, end);
-	/* Best effort: what cannot be touched now is touched by the copying. */
 	if (!bunshin_kmod_ready())
-		madvise(seg->addr + (start - seg->start), end - start, MADV_POPULATE_WRITE);
+		populate(seg->addr + (start - seg->start), end - start);
 	return 0;
 }
 
