@@ -23,7 +23,6 @@ import modbuild  # noqa: E402
 import vm  # noqa: E402
 import workspace  # noqa: E402
 
-
 WORK = kernels.CACHE / "bench"
 SMALL_MIB, LARGE_MIB = 16, 512
 
@@ -44,7 +43,6 @@ def boot(kernel: kernels.Kernel, files: dict[str, Path], script: str) -> list[st
     Raises:
         SystemExit: the guest did not come to its end.
     """
-    assert kernel.image
     guest = vm.Guest(
         image=kernel.image,
         folder=WORK / kernel.series / "vm",
@@ -109,22 +107,24 @@ def show(release: str, rows: list[dict[str, float]], frozen: dict[tuple[str, int
         print(f"of the part that memory adds: {max(memory['kmod'], 0) / memory['pool']:.2f}")
 
 
-def script(rounds: int) -> str:
+def script(rounds: int, options: str) -> str:
     """Sizes take turns, so that what else the machine does falls on both engines alike."""
     turn = "\n".join(
         f"echo size {mib}\n{workspace.fork(mib, 'module', 'pool', 'kmod')}" for mib in (SMALL_MIB, LARGE_MIB)
     )
-    return "\n".join([workspace.prelude(), "insmod /bunshin.ko", "kmodbench 5 64 256 1024", *[turn] * rounds])
+    return "\n".join(
+        [workspace.prelude(), f"insmod /bunshin.ko {options}", "kmodbench 5 64 256 1024", *[turn] * rounds]
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--kernel", default="6.12", choices=[name for name, s in kernels.SERIES.items() if s.bootable])
+    parser.add_argument("--kernel", default="6.12", choices=list(kernels.SERIES))
     parser.add_argument("--rounds", type=int, default=3, help="snapshots of each engine and size (default: 3)")
     parser.add_argument("--json", type=Path, help="write the numbers there too")
     arguments = parser.parse_args()
     kernel = kernels.fetch(kernels.SERIES[arguments.kernel])
-    output = boot(kernel, guest_files(kernel), script(arguments.rounds))
+    output = boot(kernel, guest_files(kernel), script(arguments.rounds, kernel.options))
     failed = [line for line in output if line.startswith("FAIL")]
     if failed:
         raise SystemExit("\n".join(["bench: the workspace did not fork", *output]))

@@ -19,11 +19,11 @@
 #endif
 
 /* The newest series the tests have run on. */
-#define BSH_TESTED "6.12"
+#define BSH_TESTED "7.2"
 
 static inline bool bsh_kernel_tested(void)
 {
-	return LINUX_VERSION_CODE < KERNEL_VERSION(6, 13, 0);
+	return LINUX_VERSION_CODE < KERNEL_VERSION(7, 3, 0);
 }
 
 #if LINUX_VERSION_CODE < KERNEL_VERSION(6, 3, 0)

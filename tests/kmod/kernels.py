@@ -16,6 +16,12 @@ from pathlib import Path
 
 CACHE = Path(os.environ.get("BUNSHIN_HOME", "/var/lib/bunshin")) / "cache" / "kmod"
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+#: What the build tools of a newer distribution run with.
+RUNTIME = ("libc6", "libelf1t64", "zlib1g", "libzstd1")
+NEWER_COMPILERS = (
+    *("MIN_FUNCTION_ALIGNMENT", "COUNTED_BY", "COUNTED_BY_PTR", "ASSUME", "MULTIDIMENSIONAL_NONSTRING"),
+    *("NAMED_AS_FIXED_SANITIZERS",),
+)
 ARCHIVE, SECURITY = "http://deb.debian.org/debian", "http://deb.debian.org/debian-security"
 
 
@@ -27,13 +33,15 @@ class Series:
         name: what the command line calls it.
         sources: lines of an apt sources list, without the options.
         meta: the package that depends on the newest image of the series.
-        bootable: whether the image is wanted too, not the headers alone.
+        foreign: its build tools need a newer C library than this machine may have, and its compiler is not here.
+        options: for loading the module.
     """
 
     name: str
     sources: tuple[str, ...]
     meta: str
-    bootable: bool = True
+    foreign: bool = False
+    options: str = ""
 
 
 BOOKWORM = (f"{ARCHIVE} bookworm main", f"{SECURITY} bookworm-security main")
@@ -42,12 +50,13 @@ SERIES = {
     for series in (
         Series(name="6.1", sources=BOOKWORM, meta="linux-image-cloud-amd64"),
         Series(name="6.12", sources=BOOKWORM, meta="linux-image-6.12-cloud-amd64"),
-        Series(name="sid", sources=(f"{ARCHIVE} sid main",), meta="linux-image-cloud-amd64"),
+        Series(name="sid", sources=(f"{ARCHIVE} sid main",), meta="linux-image-cloud-amd64", foreign=True),
         Series(
             name="experimental",
             sources=(f"{ARCHIVE} sid main", f"{ARCHIVE} experimental main"),
             meta="linux-image-cloud-amd64/experimental",
-            bootable=False,
+            foreign=True,
+            options="untested=1",
         ),
     )
 }
@@ -59,16 +68,20 @@ class Kernel:
 
     Attributes:
         release: as `uname -r` says it.
-        image: the compressed kernel, None where only the headers were asked for.
+        image: the compressed kernel.
         headers: what a module's build takes as KDIR.
-        modules: the image's own modules, None like image.
+        modules: the image's own modules.
+        make: further arguments for a module's build.
+        options: for loading our module.
     """
 
     series: str
     release: str
-    image: Path | None
+    image: Path
     headers: Path
-    modules: Path | None
+    modules: Path
+    make: tuple[str, ...]
+    options: str
 
 
 class Apt:
@@ -125,26 +138,46 @@ def _download(series: Series, folder: Path) -> None:
     apt = Apt(folder / "apt", series.sources)
     image = next(name for name in apt.depends(series.meta) if name.startswith("linux-image-"))
     headers = image.replace("linux-image-", "linux-headers-")
-    others = [name for name in apt.depends(headers) if re.match(r"linux-(headers|kbuild)-", name)]
-    packages = [headers, *others] + ([image] if series.bootable else [])
+    packages = [image, headers]
+    # Newer packages come in parts.
+    packages += [name for name in apt.depends(image) if re.match(r"linux-(binary|modules)-", name)]
+    packages += [name for name in apt.depends(headers) if re.match(r"linux-(headers|kbuild)-", name)]
     for archive in apt.download(packages):
         subprocess.run(["dpkg-deb", "-x", archive, folder / "root"], check=True)
     release = image.removeprefix("linux-image-")
     makefile = folder / "root/usr/src" / f"linux-headers-{release}" / "Makefile"
     text = makefile.read_text()
     makefile.write_text(re.sub(r"([ =])/usr/src/", rf"\1{folder}/root/usr/src/", text))
+    if series.foreign:
+        for archive in apt.download(list(RUNTIME)):
+            subprocess.run(["dpkg-deb", "-x", archive, folder / "runtime"], check=True)
+        _adapt(folder, release)
     shutil.rmtree(folder / "apt")
     (folder / "release").write_text(release)
+
+
+def _adapt(folder: Path, release: str) -> None:
+    """Lets a newer distribution's build tools run here, with the C library that they were made for, and takes what
+    this machine's compiler cannot do out of the kernel's configuration. The module's layout does not depend on it."""
+    loader = next((folder / "runtime").rglob("ld-linux-x86-64.so.2"))
+    for name, real in (("scripts/mod/modpost", "modpost.real-lsb-64"), ("tools/objtool/objtool", "objtool.real-x86")):
+        for tool in (folder / "root/usr/lib").glob(f"linux-kbuild-*/{name}"):
+            tool.write_text(f'#!/bin/sh\nexec {loader} --library-path {loader.parent} {tool.parent / real} "$@"\n')
+    headers = folder / "root/usr/src" / f"linux-headers-{release}"
+    pattern = rf"^(#define )?CONFIG_CC_HAS_({'|'.join(NEWER_COMPILERS)})[ =].*\n"
+    for path in (headers / "include/config/auto.conf", headers / "include/generated/autoconf.h"):
+        path.write_text(re.sub(pattern, "", path.read_text(), flags=re.MULTILINE))
 
 
 def _kernel(series: Series, folder: Path) -> Kernel:
     release = (folder / "release").read_text()
     root = folder / "root"
-    modules = next((path for path in (root / "lib/modules", root / "usr/lib/modules") if path.exists()), None)
     return Kernel(
         series=series.name,
         release=release,
-        image=root / f"boot/vmlinuz-{release}" if series.bootable else None,
+        image=next(root.rglob("vmlinuz*")),
         headers=root / "usr/src" / f"linux-headers-{release}",
-        modules=modules / release if modules else None,
+        modules=next(path for path in root.rglob(f"lib/modules/{release}") if path.is_dir()),
+        make=("CC=gcc",) if series.foreign else (),
+        options=series.options,
     )

@@ -31,8 +31,8 @@ class Edit:
         path.write_text(text.replace(self.old, self.new))
 
 
-def _make(folder: Path, kernel: Kernel, *options: str) -> str:
-    command = ["nice", "make", "-C", str(folder), f"KDIR={kernel.headers}", "-j2", *options]
+def _make(folder: Path, kernel: Kernel) -> str:
+    command = ["nice", "make", "-C", str(folder), f"KDIR={kernel.headers}", "-j2", *kernel.make]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode:
         raise SystemExit(f"kmod: the module does not build for {kernel.release}:\n{done.stdout}")
@@ -51,13 +51,9 @@ class ModuleBuild:
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(KMOD, folder / "kmod", ignore=shutil.ignore_patterns("*.o", "*.ko", "*.mod*", ".*.cmd"))
 
-    def plain(self, *options: str) -> Path:
-        """Builds it unchanged; a warning stops the tests.
-
-        Args:
-            options: more arguments for make.
-        """
-        output = _make(self._folder / "kmod", self._kernel, *options)
+    def plain(self) -> Path:
+        """Builds it unchanged; a warning stops the tests."""
+        output = _make(self._folder / "kmod", self._kernel)
         warnings = _warnings(output)
         if warnings:
             raise SystemExit("kmod: the module builds with warnings:\n" + "\n".join(warnings))

@@ -99,7 +99,7 @@ def _initramfs(guest: Guest) -> list[str]:
 def _disk(guest: Guest) -> list[str]:
     disk = guest.folder / "disk"
     command = ["mke2fs", "-q", "-t", "ext4", "-d", str(_root(guest)), str(disk), f"{guest.disk_mib}M"]
-    subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     return ["-append", f"{COMMAND_LINE} root=/dev/nvme0n1 rw init=/init"]
 
 

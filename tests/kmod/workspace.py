@@ -53,7 +53,6 @@ def criu() -> dict[str, Path]:
 
 def modules(kernel: Kernel, folder: Path) -> dict[str, Path]:
     """The kernel's own modules that the core and CRIU use, unpacked."""
-    assert kernel.modules
     found: dict[str, Path] = {}
     folder.mkdir(parents=True, exist_ok=True)
     for name in MODULES:
@@ -112,11 +111,11 @@ def fork(mib: int, *words: str) -> str:
     return f"forkwork /home /criu/criu /layers/runtime /layers/root {mib} {' '.join(words)}"
 
 
-def script(mib: int) -> str:
+def script(mib: int, options: str) -> str:
     """Forks through both engines in one run, then once more without our module."""
     return f"""
 {prelude()}
-insmod /bunshin.ko
+insmod /bunshin.ko {options}
 {fork(mib, "module", "pool", "kmod")}
 rmmod bunshin && echo 'PASS workspace leaves the module unused' || echo 'FAIL workspace leaves the module unused'
 {fork(32, "none", "kmod")}

@@ -258,7 +258,7 @@ static void module_load(void)
 {
 	int fd = open("/bunshin.ko", O_RDONLY | O_CLOEXEC);
 
-	CHECK(fd >= 0 && !syscall(SYS_finit_module, fd, "", 0), "%m");
+	CHECK(fd >= 0 && !syscall(SYS_finit_module, fd, "untested=1", 0), "%m");
 	close(fd);
 }
 
