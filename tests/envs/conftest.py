@@ -64,7 +64,7 @@ def _machine() -> Iterator[None]:
 
 @pytest.fixture
 def make() -> Iterator[Callable[..., Any]]:
-    """gymnasium.make for the length of a test; afterwards only bases may be left."""
+    """gymnasium.make for the length of a test; afterwards no branch may be left."""
     bunshin_gym.register_envs()
     made = []
 
@@ -76,5 +76,6 @@ def make() -> Iterator[Callable[..., Any]]:
     yield make_one
     for env in made:
         env.close()
-    left = [record for record in list_workspaces() if record.owner_pid == os.getpid()]
+    mine = [record for record in list_workspaces() if record.owner_pid == os.getpid()]
+    left = [record.id for record in mine if record.label.get("kind") == "branch"]
     assert left == [], "workspaces are left after all envs were closed"
