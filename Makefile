@@ -52,6 +52,14 @@ image: core ## the workspace images that the demo and the tests use
 test-zdtm: criu ## CRIU's own test suite against our build
 	third_party/criu/zdtm.sh
 
+.PHONY: kmod
+kmod: ## the kernel module, for the running kernel or KDIR=
+	$(MAKE) -C kmod
+
+.PHONY: test-kmod
+test-kmod: ## the kernel module, in virtual machines with Debian's 6.1 and 6.12
+	tests/kmod/run
+
 .PHONY: bench
 bench: setup ## every benchmark, tables of ratios against a peer
 	@for b in bench/*.py; do echo "== $$b"; $(BIN)/python $$b || exit 1; done
