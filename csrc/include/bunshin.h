@@ -124,7 +124,7 @@ struct bsh_fork_stats {
 	struct bsh_phase phases[32];
 };
 
-/* Snapshots a running workspace, which goes on. engine: "criu", "pool"; NULL: the default. */
+/* Snapshots a running workspace, which goes on. engine: "criu", "pool", "kmod"; NULL: the default. */
 int bsh_snapshot_take(struct bsh_workspace *ws, const char *engine, struct bsh_snapshot **ret_snap,
 		      struct bsh_fork_stats *ret_stats, struct bsh_error *err);
 /* Makes one branch. Several threads may branch from one snapshot at once. label as in the spec. */
