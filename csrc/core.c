@@ -15,7 +15,7 @@
 
 static int make_home(const char *home, char **ret_path, struct bsh_error *err)
 {
-	static const char *const dirs[] = { "workspaces", "snapshots", "layers", "trash" };
+	static const char *const dirs[] = {"workspaces", "snapshots", "layers", "trash"};
 	char *path;
 	int rc = bsh_make_dirs(home, 0755, err);
 
@@ -55,8 +55,8 @@ int bsh_core_open(const char *home, const char *criu, struct bsh_core **ret_core
 	}
 	core->criu = bsh_strdup(criu);
 	/* Two state directories never meet in one cgroup, however they are spelled. */
-	core->cgroup_base = bsh_format("bunshin/%llx-%llx", (unsigned long long)info.st_dev,
-		(unsigned long long)info.st_ino);
+	core->cgroup_base =
+		bsh_format("bunshin/%llx-%llx", (unsigned long long)info.st_dev, (unsigned long long)info.st_ino);
 	*ret_core = core;
 	return 0;
 }
@@ -102,10 +102,12 @@ int bsh_core_check(const struct bsh_core *core, struct bsh_error *err)
 		return bsh_fail(err, EOPNOTSUPP, "Linux %u.%u is too old: 5.15 or later is needed", f->kernel_major,
 			f->kernel_minor);
 	if (!f->root)
-		return bsh_fail(err, EPERM, "root with all capabilities is needed (run it by sudo, or in a privileged container)");
+		return bsh_fail(err, EPERM,
+			"root with all capabilities is needed (run it by sudo, or in a privileged container)");
 	if (!f->overlay)
 		return bsh_fail(err, EOPNOTSUPP, "this kernel has no overlay file system (modprobe overlay)");
 	if (!f->cgroup_v2 && !f->cgroup_v1_freezer)
-		return bsh_fail(err, EOPNOTSUPP, "neither cgroup v2 nor the v1 freezer is mounted under /sys/fs/cgroup");
+		return bsh_fail(
+			err, EOPNOTSUPP, "neither cgroup v2 nor the v1 freezer is mounted under /sys/fs/cgroup");
 	return 0;
 }

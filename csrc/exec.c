@@ -32,10 +32,10 @@
 /* All that the child needs, made before the fork. */
 struct entry {
 	const struct bsh_workspace *ws;
-	int command_procs_fd; /* of the command's own cgroup, in the tracker's place */
+	int command_procs_fd;  /* of the command's own cgroup, in the tracker's place */
 	int command_report_fd; /* the command's own: its word must not be taken for the one that tells its pid */
 	int std_fds[3];
-	char **programs;      /* where to look for it, in turn */
+	char **programs; /* where to look for it, in turn */
 	char *const *argv;
 	char *const *env;
 	const char *cwd;
@@ -90,7 +90,7 @@ static void join_main(void *context, int report_fd)
 {
 	const struct entry *entry = context;
 	const struct bsh_cgroup *cgroup = &entry->ws->cgroup;
-	struct clone_args args = { .flags = CLONE_PARENT };
+	struct clone_args args = {.flags = CLONE_PARENT};
 	long pid;
 
 	for (unsigned int i = 0; i < cgroup->n; i++)
@@ -207,13 +207,13 @@ static int join(struct entry *entry, struct running *running, struct bsh_error *
 static int launch_locked(struct bsh_workspace *ws, const struct bsh_exec_request *req, int pipes[3][2],
 	struct running *running, struct bsh_error *err)
 {
-	static char *const default_env[] = { "PATH=" DEFAULT_PATH, NULL };
+	static char *const default_env[] = {"PATH=" DEFAULT_PATH, NULL};
 	char *const *env = req->env ? (char *const *)req->env : ws->record.env;
 	auto_strv char **programs = NULL;
 	auto_free char *name = NULL;
 	struct entry entry = {
 		.ws = ws,
-		.std_fds = { pipes[0][0], pipes[1][1], pipes[2][1] },
+		.std_fds = {pipes[0][0], pipes[1][1], pipes[2][1]},
 		.argv = (char *const *)req->argv,
 		.env = env && env[0] ? env : default_env,
 		.cwd = req->cwd ? req->cwd : "/",
@@ -258,7 +258,8 @@ static int collect(struct running *running, const struct bsh_exec_request *req, 
 	int status, rc = bsh_wait_pidfd(running->pidfd, -1, &status);
 
 	if (rc < 0)
-		return bsh_fail(err, -rc, "learn the exit status (does this program reap children that are not its own?)");
+		return bsh_fail(
+			err, -rc, "learn the exit status (does this program reap children that are not its own?)");
 	/* A word from it means that exec failed; silence, that the command ran. */
 	rc = bsh_report_peek(running->report_fd, err);
 	if (rc < 0)
@@ -272,7 +273,7 @@ static int follow(struct running *running, const struct bsh_exec_request *req, i
 {
 	struct bsh_pump pump = {
 		.pidfd = running->pidfd,
-		.fds = { bsh_take_fd(&pipes[0][1]), bsh_take_fd(&pipes[1][0]), bsh_take_fd(&pipes[2][0]) },
+		.fds = {bsh_take_fd(&pipes[0][1]), bsh_take_fd(&pipes[1][0]), bsh_take_fd(&pipes[2][0])},
 		.input = req->input,
 		.input_len = req->input_len,
 		.output_max = req->output_max_bytes ? req->output_max_bytes : OUTPUT_MAX_DEFAULT,
@@ -295,11 +296,11 @@ static int follow(struct running *running, const struct bsh_exec_request *req, i
 	return rc;
 }
 
-int bsh_workspace_exec(struct bsh_workspace *ws, const struct bsh_exec_request *req,
-	struct bsh_exec_result *ret_result, struct bsh_error *err)
+int bsh_workspace_exec(struct bsh_workspace *ws, const struct bsh_exec_request *req, struct bsh_exec_result *ret_result,
+	struct bsh_error *err)
 {
-	struct running running = { .pidfd = -1, .report_fd = -1 };
-	struct bsh_exec_result result = { 0 };
+	struct running running = {.pidfd = -1, .report_fd = -1};
+	struct bsh_exec_result result = {0};
 	int pipes[3][2], rc, collected;
 
 	if (!req->argv || !req->argv[0])
@@ -341,5 +342,5 @@ void bsh_exec_result_release(struct bsh_exec_result *result)
 		return;
 	free(result->out);
 	free(result->errout);
-	*result = (struct bsh_exec_result){ 0 };
+	*result = (struct bsh_exec_result){0};
 }

@@ -73,10 +73,10 @@ static int is_abandoned(const struct bsh_core *core, const char *kind, const cha
 	return rc < 0 ? rc : !bsh_owner_alive(&ret_record->owner);
 }
 
-static int reap(struct bsh_core *core, const char *kind, const char *id, struct bsh_gc_report *report,
-	struct bsh_error *err)
+static int reap(
+	struct bsh_core *core, const char *kind, const char *id, struct bsh_gc_report *report, struct bsh_error *err)
 {
-	struct bsh_record record = { 0 };
+	struct bsh_record record = {0};
 	bool workspace = strcmp(kind, "workspaces") == 0;
 	int rc = is_abandoned(core, kind, id, &record, err);
 
@@ -97,8 +97,8 @@ static int reap(struct bsh_core *core, const char *kind, const char *id, struct 
 }
 
 /* One that cannot be reaped does not keep the others: the first error is told at the end. */
-static void reap_kind(struct bsh_core *core, const char *kind, struct bsh_gc_report *report, int *first_rc,
-	struct bsh_error *err)
+static void reap_kind(
+	struct bsh_core *core, const char *kind, struct bsh_gc_report *report, int *first_rc, struct bsh_error *err)
 {
 	auto_free char *dir = bsh_format("%s/%s", core->home, kind);
 	auto_strv char **ids = NULL;
@@ -118,8 +118,8 @@ static void reap_kind(struct bsh_core *core, const char *kind, struct bsh_gc_rep
 }
 
 /* Cgroups whose state directory is gone; ours alone, by the key in their path. */
-static void reap_orphan_cgroups(struct bsh_core *core, const char *mount, struct bsh_gc_report *report, int *first_rc,
-	struct bsh_error *err)
+static void reap_orphan_cgroups(
+	struct bsh_core *core, const char *mount, struct bsh_gc_report *report, int *first_rc, struct bsh_error *err)
 {
 	auto_free char *base = NULL;
 	auto_strv char **names = NULL;
@@ -163,9 +163,9 @@ static int empty_trash(const struct bsh_core *core, struct bsh_error *err)
 int bsh_gc(struct bsh_core *core, struct bsh_gc_report *ret_report, struct bsh_error *err)
 {
 	const struct bsh_features *features = core->features;
-	const char *mounts[] = { features->cgroup_v2, features->cgroup_v1_freezer, features->cgroup_v1_memory,
-		features->cgroup_v1_pids, features->cgroup_v1_cpu };
-	struct bsh_gc_report report = { 0 };
+	const char *mounts[] = {features->cgroup_v2, features->cgroup_v1_freezer, features->cgroup_v1_memory,
+		features->cgroup_v1_pids, features->cgroup_v1_cpu};
+	struct bsh_gc_report report = {0};
 	struct bsh_error scratch;
 	int rc = 0, swept;
 

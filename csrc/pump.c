@@ -21,7 +21,7 @@ static void finish(struct bsh_pump *pump, int stream)
 /* write() that answers EPIPE without a signal, whatever the program does about SIGPIPE. */
 static ssize_t write_quietly(int fd, const void *bytes, size_t len)
 {
-	const struct timespec now = { 0 };
+	const struct timespec now = {0};
 	sigset_t pipe_signal, before;
 	ssize_t n;
 	int code;
@@ -105,10 +105,10 @@ int bsh_pump_run(struct bsh_pump *pump, long long timeout_ms, struct bsh_error *
 		finish(pump, 0);
 	for (;;) {
 		struct pollfd fds[] = {
-			{ .fd = pump->fds[0], .events = POLLOUT },
-			{ .fd = pump->fds[1], .events = POLLIN },
-			{ .fd = pump->fds[2], .events = POLLIN },
-			{ .fd = pump->pidfd, .events = POLLIN },
+			{.fd = pump->fds[0], .events = POLLOUT},
+			{.fd = pump->fds[1], .events = POLLIN},
+			{.fd = pump->fds[2], .events = POLLIN},
+			{.fd = pump->pidfd, .events = POLLIN},
 		};
 		int wait_ms = poll_ms(timeout_ms, deadline);
 		int n = poll(fds, 4, wait_ms);

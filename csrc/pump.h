@@ -9,7 +9,7 @@ struct bsh_error;
 
 struct bsh_pump {
 	int pidfd;
-	int fds[3];                    /* our ends of its standard streams, non-blocking; the pump's to close */
+	int fds[3]; /* our ends of its standard streams, non-blocking; the pump's to close */
 	const char *input;
 	unsigned long long input_len;
 	unsigned long long output_max; /* of each stream */
@@ -17,7 +17,8 @@ struct bsh_pump {
 	bool truncated;
 };
 
-/* Until the command ends (what it leaves running may keep the pipes open); -ETIMEDOUT, without a message. timeout_ms < 0: none. */
+/* Until the command ends (what it leaves running may keep the pipes open); -ETIMEDOUT, without a message. timeout_ms <
+ * 0: none. */
 int bsh_pump_run(struct bsh_pump *pump, long long timeout_ms, struct bsh_error *err);
 /* What is in the pipes already. */
 void bsh_pump_drain(struct bsh_pump *pump);

@@ -20,7 +20,7 @@ void bsh_record_release(struct bsh_record *record)
 	free(record->hostname);
 	free(record->engine);
 	free(record->parent);
-	*record = (struct bsh_record){ 0 };
+	*record = (struct bsh_record){0};
 }
 
 void bsh_record_copy(struct bsh_record *ret_copy, const struct bsh_record *record)
@@ -63,7 +63,7 @@ static void add_owner(struct bsh_buffer *buffer, const char *key, const struct b
 
 char *bsh_record_format(const struct bsh_record *record)
 {
-	struct bsh_buffer buffer = { 0 };
+	struct bsh_buffer buffer = {0};
 
 	add_text(&buffer, "id", record->id);
 	add_owner(&buffer, "owner", &record->owner);
@@ -78,7 +78,8 @@ char *bsh_record_format(const struct bsh_record *record)
 	add_text(&buffer, "hostname", record->hostname);
 	add_text(&buffer, "engine", record->engine);
 	add_text(&buffer, "parent", record->parent);
-	bsh_buffer_printf(&buffer, "pids_max=%u\ncpu_weight=%u\nmemory_max_bytes=%llu\nshm_bytes=%llu\ncreated_ns=%lld\n",
+	bsh_buffer_printf(&buffer,
+		"pids_max=%u\ncpu_weight=%u\nmemory_max_bytes=%llu\nshm_bytes=%llu\ncreated_ns=%lld\n",
 		record->pids_max, record->cpu_weight, record->memory_max_bytes, record->shm_bytes, record->created_ns);
 	return buffer.text;
 }
@@ -115,8 +116,8 @@ static bool parse_line(struct bsh_record *record, const char *key, char *value)
 	const struct {
 		const char *key;
 		char **slot;
-	} texts[] = { { "id", &record->id }, { "label", &record->label }, { "hostname", &record->hostname },
-		{ "engine", &record->engine }, { "parent", &record->parent } };
+	} texts[] = {{"id", &record->id}, {"label", &record->label}, {"hostname", &record->hostname},
+		{"engine", &record->engine}, {"parent", &record->parent}};
 
 	if (strcmp(key, "owner") == 0)
 		return parse_owner(value, &record->owner);

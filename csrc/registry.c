@@ -14,7 +14,7 @@
 #include "base/text.h"
 #include "host/procfs.h"
 
-static const char *const kinds[] = { "workspaces", "snapshots" };
+static const char *const kinds[] = {"workspaces", "snapshots"};
 
 char *bsh_new_id(void)
 {
@@ -31,7 +31,7 @@ char *bsh_new_id(void)
 
 int bsh_owner_of(pid_t pid, struct bsh_owner *ret_owner, struct bsh_error *err)
 {
-	struct bsh_owner owner = { .pid = pid };
+	struct bsh_owner owner = {.pid = pid};
 	struct bsh_proc_stat stat;
 	int rc = bsh_proc_stat_read(pid, &stat, err);
 
@@ -104,8 +104,8 @@ int bsh_registry_update(const char *home, const char *kind, const struct bsh_rec
 	return rc < 0 ? rc : write_record(home, kind, record, err);
 }
 
-int bsh_registry_read(const char *home, const char *kind, const char *id, struct bsh_record *ret_record,
-	struct bsh_error *err)
+int bsh_registry_read(
+	const char *home, const char *kind, const char *id, struct bsh_record *ret_record, struct bsh_error *err)
 {
 	auto_free char *path = bsh_format("%s/%s/%s/record", home, kind, id), *text = NULL;
 	int rc = bsh_read_file(AT_FDCWD, path, &text, NULL, err);
@@ -167,14 +167,15 @@ static int keep_used(const char *home, const char *kind, char **names, struct bs
 	int rc = bsh_list_dir(AT_FDCWD, dir, &ids, err);
 
 	for (size_t i = 0; rc == 0 && ids[i]; i++) {
-		struct bsh_record record = { 0 };
+		struct bsh_record record = {0};
 
 		rc = bsh_registry_read(home, kind, ids[i], &record, err);
 		if (rc == 0) {
 			strike_out(home, record.layers, names);
 			strike_out(home, record.deltas, names);
 		}
-		/* Half-made by one that was killed: it holds nothing. One that cannot be understood may hold anything. */
+		/* Half-made by one that was killed: it holds nothing. One that cannot be understood may hold anything.
+		 */
 		rc = rc == -ENOENT ? 0 : rc;
 		bsh_record_release(&record);
 	}

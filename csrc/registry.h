@@ -27,18 +27,18 @@ struct bsh_record {
 	char *id;
 	struct bsh_owner owner;
 	struct bsh_owner init; /* of a workspace, once it runs */
-	char **layers;         /* top first, absolute */
-	char **deltas;         /* of a workspace: layers of its own snapshots that its next one is stacked on; top first */
+	char **layers;	       /* top first, absolute */
+	char **deltas; /* of a workspace: layers of its own snapshots that its next one is stacked on; top first */
 	char **env;
 	char *label;
 	char *hostname;
-	char *engine;          /* of a snapshot; of a branch: the one that made it; else NULL */
-	char *parent;          /* id of the snapshot or workspace it came from; else NULL */
+	char *engine; /* of a snapshot; of a branch: the one that made it; else NULL */
+	char *parent; /* id of the snapshot or workspace it came from; else NULL */
 	unsigned int pids_max;
 	unsigned int cpu_weight;
 	unsigned long long memory_max_bytes;
 	unsigned long long shm_bytes;
-	long long created_ns;  /* CLOCK_REALTIME */
+	long long created_ns; /* CLOCK_REALTIME */
 };
 
 void bsh_record_release(struct bsh_record *record);
@@ -56,8 +56,8 @@ int bsh_registry_add(const char *home, const char *kind, const struct bsh_record
 int bsh_registry_update(const char *home, const char *kind, const struct bsh_record *record, struct bsh_error *err);
 /* Removes HOME/KIND/ID with everything in it, then the layers that nothing names any more. An absent one is fine. */
 int bsh_registry_remove(const char *home, const char *kind, const char *id, struct bsh_error *err);
-int bsh_registry_read(const char *home, const char *kind, const char *id, struct bsh_record *ret_record,
-		      struct bsh_error *err);
+int bsh_registry_read(
+	const char *home, const char *kind, const char *id, struct bsh_record *ret_record, struct bsh_error *err);
 /* Removes layers that no record names; counts them in *ret_n (may be NULL). */
 int bsh_registry_sweep(const char *home, unsigned int *ret_n, struct bsh_error *err);
 /* Takes HOME/lock; released by closing the descriptor. */

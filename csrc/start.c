@@ -61,7 +61,7 @@ static void boot_main(void *context, int report_fd)
 		_exit(126);
 	for (int fd = 0; fd < 3; fd++)
 		close(fd);
-	bsh_close_others(&(int){ REPORT_FD }, 1);
+	bsh_close_others(&(int){REPORT_FD}, 1);
 	fcntl(REPORT_FD, F_SETFD, 0);
 	bsh_signals_reset();
 	execve(INIT_PATH, boot->argv, boot->env);
@@ -90,7 +90,7 @@ static char **init_argv(const struct bsh_workspace *ws, const struct bsh_workspa
  */
 static void await_close(int report_fd)
 {
-	struct pollfd poll_fd = { .fd = report_fd };
+	struct pollfd poll_fd = {.fd = report_fd};
 
 	while (poll(&poll_fd, 1, 500) < 0 && errno == EINTR)
 		;
@@ -101,7 +101,7 @@ int bsh_start_init(struct bsh_workspace *ws, const struct bsh_workspace_spec *sp
 	auto_strv char **argv = init_argv(ws, spec);
 	auto_close int pidfd = -1, report_fd = -1;
 	struct bsh_place place;
-	struct boot boot = { .place = &place, .argv = argv, .env = ws->record.env };
+	struct boot boot = {.place = &place, .argv = argv, .env = ws->record.env};
 	int status, rc;
 	pid_t pid;
 

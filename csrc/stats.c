@@ -87,8 +87,8 @@ static int add_process_pages(const struct bsh_core *core, pid_t pid, struct cens
 	return rc < 0 ? bsh_fail(err, -rc, "parse /proc/%d/maps", pid) : 0;
 }
 
-static int add_process(const struct bsh_core *core, pid_t pid, struct bsh_stats *stats, struct census *census,
-	struct bsh_error *err)
+static int add_process(
+	const struct bsh_core *core, pid_t pid, struct bsh_stats *stats, struct census *census, struct bsh_error *err)
 {
 	auto_free char *rollup = NULL;
 	struct bsh_proc_status status;
@@ -130,7 +130,8 @@ struct counts {
 static int count_of(struct counts *counts, uint64_t pfn, uint64_t *ret_count, struct bsh_error *err)
 {
 	if (pfn < counts->first || pfn >= counts->first + counts->n) {
-		ssize_t got = pread(counts->fd, counts->window, sizeof(counts->window), (off_t)(pfn * sizeof(uint64_t)));
+		ssize_t got =
+			pread(counts->fd, counts->window, sizeof(counts->window), (off_t)(pfn * sizeof(uint64_t)));
 
 		if (got <= 0)
 			return bsh_fail(err, got < 0 ? errno : ENODATA, "read /proc/kpagecount");
@@ -143,7 +144,7 @@ static int count_of(struct counts *counts, uint64_t pfn, uint64_t *ret_count, st
 
 static int settle_census(struct census *census, struct bsh_stats *stats, struct bsh_error *err)
 {
-	struct counts counts = { .fd = open("/proc/kpagecount", O_RDONLY | O_CLOEXEC) };
+	struct counts counts = {.fd = open("/proc/kpagecount", O_RDONLY | O_CLOEXEC)};
 	int rc = counts.fd < 0 ? bsh_fail(err, errno, "open /proc/kpagecount") : 0;
 
 	stats->unique_bytes = census->exclusive_pages * PAGE;
@@ -165,7 +166,7 @@ static int settle_census(struct census *census, struct bsh_stats *stats, struct 
 
 static int gather(struct bsh_workspace *ws, struct bsh_stats *stats, struct bsh_error *err)
 {
-	struct census census = { 0 };
+	struct census census = {0};
 	auto_free pid_t *pids = NULL;
 	size_t n = 0;
 	int rc = bsh_cgroup_pids(&ws->cgroup, &pids, &n, err);
@@ -186,7 +187,7 @@ static int gather(struct bsh_workspace *ws, struct bsh_stats *stats, struct bsh_
 
 int bsh_workspace_stats(struct bsh_workspace *ws, struct bsh_stats *ret_stats, struct bsh_error *err)
 {
-	struct bsh_stats stats = { 0 };
+	struct bsh_stats stats = {0};
 	int rc;
 
 	pthread_mutex_lock(&ws->lock);

@@ -31,7 +31,7 @@ static struct bsh_workspace *workspace_new(struct bsh_core *core, const struct b
 	bsh_record_copy(&ws->record, record);
 	free(ws->record.id);
 	ws->record.id = bsh_new_id();
-	ws->record.init = (struct bsh_owner){ 0 };
+	ws->record.init = (struct bsh_owner){0};
 	ws->dir = bsh_format("%s/workspaces/%s", core->home, ws->record.id);
 	ws->upper = bsh_format("%s/upper", ws->dir);
 	ws->root = bsh_format("%s/root", ws->dir);
@@ -97,8 +97,8 @@ static int make_namespaces(struct bsh_workspace *ws, struct bsh_error *err)
 	return bsh_namespaces_make(&overlay, &ws->mntns_fd, &ws->netns_fd, err);
 }
 
-int bsh_workspace_prepare(struct bsh_core *core, const struct bsh_record *record, struct bsh_workspace **ret_ws,
-	struct bsh_error *err)
+int bsh_workspace_prepare(
+	struct bsh_core *core, const struct bsh_record *record, struct bsh_workspace **ret_ws, struct bsh_error *err)
 {
 	struct bsh_workspace *ws;
 	int rc = bsh_core_check(core, err);
@@ -172,8 +172,8 @@ static void fill_record(const struct bsh_workspace_spec *spec, struct bsh_record
 	};
 }
 
-int bsh_workspace_start(struct bsh_core *core, const struct bsh_workspace_spec *spec,
-	struct bsh_workspace **ret_ws, struct bsh_error *err)
+int bsh_workspace_start(struct bsh_core *core, const struct bsh_workspace_spec *spec, struct bsh_workspace **ret_ws,
+	struct bsh_error *err)
 {
 	struct bsh_workspace *ws = NULL;
 	struct bsh_record record;
@@ -197,7 +197,7 @@ int bsh_workspace_start(struct bsh_core *core, const struct bsh_workspace_spec *
 
 static bool init_ended(const struct bsh_workspace *ws)
 {
-	struct pollfd poll_fd = { .fd = ws->init_pidfd, .events = POLLIN };
+	struct pollfd poll_fd = {.fd = ws->init_pidfd, .events = POLLIN};
 
 	return !ws->init_pid || poll(&poll_fd, 1, 0) != 0;
 }
@@ -207,8 +207,8 @@ int bsh_workspace_check_alive(struct bsh_workspace *ws, struct bsh_error *err)
 	if (!ws->init_pid)
 		return bsh_fail(err, ESRCH, "workspace %s has been stopped", ws->record.id);
 	if (init_ended(ws))
-		return bsh_fail(err, ESRCH, "workspace %s has ended: its init, pid %d, is gone", ws->record.id,
-			ws->init_pid);
+		return bsh_fail(
+			err, ESRCH, "workspace %s has ended: its init, pid %d, is gone", ws->record.id, ws->init_pid);
 	return 0;
 }
 

@@ -20,8 +20,8 @@
 
 struct bsh_core {
 	atomic_uint refs; /* one of the opener's, one of each workspace and snapshot */
-	pid_t pid;        /* of the process that opened it: in a forked child nothing of it is touched */
-	char *home; /* absolute, resolved */
+	pid_t pid;	  /* of the process that opened it: in a forked child nothing of it is touched */
+	char *home;	  /* absolute, resolved */
 	char *criu;
 	const struct bsh_features *features;
 	char *cgroup_base; /* "bunshin/KEY": KEY tells state directories apart */
@@ -35,27 +35,29 @@ int bsh_core_check(const struct bsh_core *core, struct bsh_error *err);
 
 struct bsh_workspace {
 	struct bsh_core *core;
-	pthread_mutex_t lock;     /* held by start, stop, freeze, thaw, snapshot; exec only counts itself */
+	pthread_mutex_t lock;	  /* held by start, stop, freeze, thaw, snapshot; exec only counts itself */
 	struct bsh_record record; /* layers, env, limits, label */
-	char *dir;                /* HOME/workspaces/ID; upper, work and root are in it */
+	char *dir;		  /* HOME/workspaces/ID; upper, work and root are in it */
 	char *upper;
-	char *root;               /* mount point inside mntns_fd */
+	char *root; /* mount point inside mntns_fd */
 	struct bsh_cgroup cgroup;
-	int mntns_fd;             /* of the place; -1 once adopted */
-	int netns_fd;             /* kept for snapshots */
-	pid_t init_pid;           /* 0 until adopted and after the stop */
+	int mntns_fd;	/* of the place; -1 once adopted */
+	int netns_fd;	/* kept for snapshots */
+	pid_t init_pid; /* 0 until adopted and after the stop */
 	int init_pidfd;
 	bool frozen;
 	unsigned int running_execs; /* a snapshot refuses while there are any; under lock */
 	unsigned int exec_serial;
-	struct bsh_layer_index *layer_index; /* of upper at its last snapshot; NULL: none (layer.h), freed with the handle */
-	void *origin;             /* what the engine keeps of the snapshot it came from; given back at the stop */
+	struct bsh_layer_index
+		*layer_index; /* of upper at its last snapshot; NULL: none (layer.h), freed with the handle */
+	void *origin;	      /* what the engine keeps of the snapshot it came from; given back at the stop */
 	void (*origin_release)(void *origin);
 };
 
-/* Directory, record, cgroups, namespaces with the overlay mounted; no process yet. record gives all but id and owner. */
-int bsh_workspace_prepare(struct bsh_core *core, const struct bsh_record *record, struct bsh_workspace **ret_ws,
-			  struct bsh_error *err);
+/* Directory, record, cgroups, namespaces with the overlay mounted; no process yet. record gives all but id and owner.
+ */
+int bsh_workspace_prepare(
+	struct bsh_core *core, const struct bsh_record *record, struct bsh_workspace **ret_ws, struct bsh_error *err);
 /* The engine's view of a prepared workspace; points into ws. */
 void bsh_workspace_place(const struct bsh_workspace *ws, struct bsh_place *ret_place);
 /* init runs as pid: writes it into the record, lets go of the place's mount namespace. */

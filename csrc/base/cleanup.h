@@ -46,9 +46,9 @@ static inline int bsh_take_fd(int *fd)
 	return taken;
 }
 
-#define bsh_take(pointer)                          \
-	({                                         \
-		__typeof__(pointer) bsh_taken_ = (pointer); \
-		(pointer) = NULL;                  \
-		bsh_taken_;                        \
+#define bsh_take(pointer)                                                                                              \
+	({                                                                                                             \
+		__typeof__(pointer) bsh_taken_ = (pointer);                                                            \
+		(pointer) = NULL;                                                                                      \
+		bsh_taken_;                                                                                            \
 	})

@@ -13,8 +13,7 @@ static void append_reason(struct bsh_error *err, int code)
 	size_t used = strlen(err->msg);
 	char reason[96];
 
-	snprintf(err->msg + used, sizeof(err->msg) - used, ": %s",
-		 strerror_r(code, reason, sizeof(reason)));
+	snprintf(err->msg + used, sizeof(err->msg) - used, ": %s", strerror_r(code, reason, sizeof(reason)));
 }
 
 int bsh_fail(struct bsh_error *err, int code, const char *fmt, ...)

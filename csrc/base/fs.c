@@ -47,7 +47,7 @@ int bsh_write_all(int fd, const void *bytes, size_t len)
 int bsh_read_file(int dir_fd, const char *path, char **ret_text, size_t *ret_len, struct bsh_error *err)
 {
 	auto_close int fd = openat(dir_fd, path, O_RDONLY | O_CLOEXEC);
-	auto_buffer struct bsh_buffer buffer = { 0 };
+	auto_buffer struct bsh_buffer buffer = {0};
 	char chunk[16384];
 
 	if (fd < 0)

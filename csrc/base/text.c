@@ -116,5 +116,5 @@ void bsh_buffer_printf(struct bsh_buffer *buffer, const char *fmt, ...)
 void bsh_buffer_release(struct bsh_buffer *buffer)
 {
 	free(buffer->text);
-	*buffer = (struct bsh_buffer){ 0 };
+	*buffer = (struct bsh_buffer){0};
 }

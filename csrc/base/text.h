@@ -6,10 +6,10 @@
 /* Formats into a new string; aborts when memory is out, as all allocation helpers here do. */
 char *bsh_format(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 char *bsh_strdup(const char *text); /* takes NULL */
-void *bsh_alloc(size_t size);       /* zeroed */
+void *bsh_alloc(size_t size);	    /* zeroed */
 
 /* NULL-terminated arrays of strings. */
-size_t bsh_strv_len(const char *const *list); /* takes NULL */
+size_t bsh_strv_len(const char *const *list);  /* takes NULL */
 char **bsh_strv_copy(const char *const *list); /* NULL gives an empty array */
 void bsh_strv_push(char ***list, char *owned);
 void bsh_strv_free(char **list);

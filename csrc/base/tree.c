@@ -140,7 +140,7 @@ static bool first_sight(void **set, const struct stat *info)
 
 int bsh_disk_usage(const char *path, unsigned long long *ret_bytes, struct bsh_error *err)
 {
-	char *paths[] = { (char *)path, NULL };
+	char *paths[] = {(char *)path, NULL};
 	FTS *walk = fts_open(paths, FTS_PHYSICAL | FTS_NOCHDIR | FTS_XDEV, NULL);
 	unsigned long long bytes = 0;
 	void *set = NULL;

@@ -37,7 +37,7 @@ static int wait_event(const struct bsh_cgroup *cgroup, const char *line, int tim
 	auto_free char *path = bsh_format("%s/cgroup.events", cgroup->dirs[0]);
 	auto_close int fd = open(path, O_RDONLY | O_CLOEXEC);
 	long long deadline = bsh_now_ns() + timeout_ms * 1000000LL;
-	struct pollfd poll_fd = { .fd = fd, .events = POLLPRI };
+	struct pollfd poll_fd = {.fd = fd, .events = POLLPRI};
 	char text[256];
 
 	if (fd < 0)
@@ -63,7 +63,7 @@ static int wait_v1_state(const struct bsh_cgroup *cgroup, const char *state, int
 {
 	auto_free char *path = bsh_format("%s/freezer.state", cgroup->dirs[0]);
 	long long deadline = bsh_now_ns() + timeout_ms * 1000000LL;
-	struct timespec pause = { .tv_nsec = 20000 };
+	struct timespec pause = {.tv_nsec = 20000};
 
 	for (;;) {
 		auto_free char *text = NULL;
@@ -95,13 +95,13 @@ int bsh_cgroup_thaw(const struct bsh_cgroup *cgroup, struct bsh_error *err)
 
 int bsh_cgroup_freeze(const struct bsh_cgroup *cgroup, int timeout_ms, struct bsh_error *err)
 {
-	int rc = cgroup->tracker_v2 ? write_file(cgroup, "cgroup.freeze", "1", err) :
-				      write_file(cgroup, "freezer.state", "FROZEN", err);
+	int rc = cgroup->tracker_v2 ? write_file(cgroup, "cgroup.freeze", "1", err)
+				    : write_file(cgroup, "freezer.state", "FROZEN", err);
 
 	if (rc < 0)
 		return rc;
-	rc = cgroup->tracker_v2 ? wait_event(cgroup, "frozen 1", timeout_ms, err) :
-				  wait_v1_state(cgroup, "FROZEN", timeout_ms, err);
+	rc = cgroup->tracker_v2 ? wait_event(cgroup, "frozen 1", timeout_ms, err)
+				: wait_v1_state(cgroup, "FROZEN", timeout_ms, err);
 	if (rc < 0)
 		bsh_cgroup_thaw(cgroup, NULL);
 	return rc;
@@ -131,7 +131,7 @@ static int kill_round(const struct bsh_cgroup *cgroup, long long deadline, size_
 	if (!cgroup->tracker_v2)
 		bsh_cgroup_thaw(cgroup, NULL);
 	for (size_t i = 0; i < *ret_n; i++) {
-		struct pollfd poll_fd = { .fd = pidfds[i], .events = POLLIN };
+		struct pollfd poll_fd = {.fd = pidfds[i], .events = POLLIN};
 
 		if (pidfds[i] < 0)
 			continue;

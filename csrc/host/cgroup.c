@@ -21,9 +21,9 @@ static void hand_down(const struct bsh_features *features, const char *mount, co
 		bool use;
 		const char *order;
 	} controllers[] = {
-		{ features->v2_memory, "+memory" },
-		{ features->v2_pids, "+pids" },
-		{ features->v2_cpu, "+cpu" },
+		{features->v2_memory, "+memory"},
+		{features->v2_pids, "+pids"},
+		{features->v2_cpu, "+cpu"},
 	};
 
 	for (const char *slash = strchr(name, '/'); slash; slash = strchr(slash + 1, '/')) {
@@ -132,8 +132,8 @@ static int set_memory(const struct bsh_features *f, const char *name, unsigned l
 	return rc == -ENOENT ? 0 : rc;
 }
 
-static int set_limits(const struct bsh_features *f, const char *name, const struct bsh_limits *limits,
-	struct bsh_error *err)
+static int set_limits(
+	const struct bsh_features *f, const char *name, const struct bsh_limits *limits, struct bsh_error *err)
 {
 	int rc = 0;
 
@@ -157,7 +157,7 @@ static int set_limits(const struct bsh_features *f, const char *name, const stru
 int bsh_cgroup_make(const struct bsh_features *features, const char *name, const struct bsh_limits *limits,
 	struct bsh_cgroup *ret_cgroup, struct bsh_error *err)
 {
-	struct bsh_cgroup cgroup = { .tracker_v2 = features->cgroup_v2 != NULL };
+	struct bsh_cgroup cgroup = {.tracker_v2 = features->cgroup_v2 != NULL};
 	const char *mounts[BSH_CGROUPS_MAX];
 	size_t n = list_mounts(features, mounts);
 	int rc = 0;
@@ -185,7 +185,7 @@ void bsh_cgroup_find(const struct bsh_features *features, const char *name, stru
 	const char *mounts[BSH_CGROUPS_MAX];
 	size_t n = list_mounts(features, mounts);
 
-	*ret_cgroup = (struct bsh_cgroup){ .tracker_v2 = features->cgroup_v2 != NULL };
+	*ret_cgroup = (struct bsh_cgroup){.tracker_v2 = features->cgroup_v2 != NULL};
 	for (size_t i = 0; i < n; i++) {
 		char *dir = bsh_format("%s/%s", mounts[i], name);
 
@@ -203,7 +203,7 @@ void bsh_cgroup_release(struct bsh_cgroup *cgroup)
 		bsh_close_fd(&cgroup->procs_fds[i]);
 		free(cgroup->dirs[i]);
 	}
-	*cgroup = (struct bsh_cgroup){ 0 };
+	*cgroup = (struct bsh_cgroup){0};
 }
 
 static int open_subdirs(const char *dir, DIR **ret_dir)
@@ -220,7 +220,7 @@ static bool is_subdir(const struct dirent *entry)
 /* rmdir, also of what is below. The kernel needs a moment after the last task's end on v1 and tells no event. */
 static int remove_dir(const char *dir)
 {
-	struct timespec pause = { .tv_nsec = 100000 };
+	struct timespec pause = {.tv_nsec = 100000};
 	auto_closedir DIR *listing = NULL;
 	struct dirent *entry;
 
@@ -351,10 +351,10 @@ void bsh_cgroup_remove_dir(const struct bsh_cgroup *child)
 		remove_dir(child->dirs[0]);
 }
 
-int bsh_cgroup_child_make(const struct bsh_cgroup *cgroup, const char *name, struct bsh_cgroup *ret_child,
-	struct bsh_error *err)
+int bsh_cgroup_child_make(
+	const struct bsh_cgroup *cgroup, const char *name, struct bsh_cgroup *ret_child, struct bsh_error *err)
 {
-	struct bsh_cgroup child = { .tracker_v2 = cgroup->tracker_v2 };
+	struct bsh_cgroup child = {.tracker_v2 = cgroup->tracker_v2};
 	int rc = make_in(cgroup->dirs[0], name, &child, err);
 
 	if (rc == 0)

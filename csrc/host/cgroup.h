@@ -19,20 +19,20 @@ struct bsh_features;
 
 struct bsh_cgroup {
 	unsigned int n;
-	char *dirs[BSH_CGROUPS_MAX];    /* dirs[0] is the tracker's */
+	char *dirs[BSH_CGROUPS_MAX];	/* dirs[0] is the tracker's */
 	int procs_fds[BSH_CGROUPS_MAX]; /* cgroup.procs, opened for writing: a process enters by writing "0" to each */
 	bool tracker_v2;
 };
 
 struct bsh_limits {
 	unsigned long long memory_max_bytes; /* 0: none */
-	unsigned int pids_max;               /* 0: none */
-	unsigned int cpu_weight;             /* 0: default */
+	unsigned int pids_max;		     /* 0: none */
+	unsigned int cpu_weight;	     /* 0: default */
 };
 
 /* Makes the directories and sets the limits; a limit that this machine cannot hold is -EOPNOTSUPP. */
 int bsh_cgroup_make(const struct bsh_features *features, const char *name, const struct bsh_limits *limits,
-		    struct bsh_cgroup *ret_cgroup, struct bsh_error *err);
+	struct bsh_cgroup *ret_cgroup, struct bsh_error *err);
 /* Attaches to directories that exist already; those that do not are left out. */
 void bsh_cgroup_find(const struct bsh_features *features, const char *name, struct bsh_cgroup *ret_cgroup);
 /* Closes descriptors and frees memory; the directories stay. */
@@ -42,7 +42,8 @@ void bsh_cgroup_release(struct bsh_cgroup *cgroup);
 int bsh_cgroup_freeze(const struct bsh_cgroup *cgroup, int timeout_ms, struct bsh_error *err);
 /* Returns once the kernel says that it is thawed. */
 int bsh_cgroup_thaw(const struct bsh_cgroup *cgroup, struct bsh_error *err);
-/* Kills everything in it and below, frozen or not, and waits until it is empty; counts the killed in *ret_killed (may be NULL). */
+/* Kills everything in it and below, frozen or not, and waits until it is empty; counts the killed in *ret_killed (may
+ * be NULL). */
 int bsh_cgroup_kill(const struct bsh_cgroup *cgroup, unsigned int *ret_killed, struct bsh_error *err);
 /* Removes the directories with their children; all must be empty of processes. */
 int bsh_cgroup_remove(const struct bsh_cgroup *cgroup, struct bsh_error *err);
@@ -57,5 +58,5 @@ unsigned long long bsh_cgroup_kernel_bytes(const struct bsh_cgroup *cgroup);
  * A child of the tracker for one command, so that all its descendants can be killed.
  * It has one directory only; the other hierarchies stay the parent's.
  */
-int bsh_cgroup_child_make(const struct bsh_cgroup *cgroup, const char *name, struct bsh_cgroup *ret_child,
-			  struct bsh_error *err);
+int bsh_cgroup_child_make(
+	const struct bsh_cgroup *cgroup, const char *name, struct bsh_cgroup *ret_child, struct bsh_error *err);

@@ -36,8 +36,8 @@ enum {
 };
 
 #define X32_BIT 0x40000000U
-#define NEW_NAMESPACES                                                                                         \
-	(CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET | \
+#define NEW_NAMESPACES                                                                                                 \
+	(CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET |   \
 		CLONE_NEWTIME)
 
 #define LOAD(field) BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, field))
@@ -134,10 +134,10 @@ static const struct sock_filter filter[] = {
 
 int bsh_confine_caps(void)
 {
-	struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3 };
+	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
 	struct __user_cap_data_struct data[2] = {
-		{ .effective = (uint32_t)BSH_CAPS_KEPT, .permitted = (uint32_t)BSH_CAPS_KEPT },
-		{ .effective = BSH_CAPS_KEPT >> 32, .permitted = BSH_CAPS_KEPT >> 32 },
+		{.effective = (uint32_t)BSH_CAPS_KEPT, .permitted = (uint32_t)BSH_CAPS_KEPT},
+		{.effective = BSH_CAPS_KEPT >> 32, .permitted = BSH_CAPS_KEPT >> 32},
 	};
 
 	/* The bounding set first: dropping from it needs what the sets lose after. */

@@ -135,7 +135,8 @@ static void probe_overlay(struct bsh_features *features)
 static bool have_full_capabilities(void)
 {
 	const unsigned long long needed = 1ULL << CAP_SYS_ADMIN | 1ULL << CAP_NET_ADMIN | 1ULL << CAP_SYS_PTRACE |
-		1ULL << CAP_SYS_CHROOT | 1ULL << CAP_MKNOD | 1ULL << CAP_SETPCAP | 1ULL << CAP_DAC_READ_SEARCH;
+					  1ULL << CAP_SYS_CHROOT | 1ULL << CAP_MKNOD | 1ULL << CAP_SETPCAP |
+					  1ULL << CAP_DAC_READ_SEARCH;
 	struct bsh_proc_status status;
 
 	return geteuid() == 0 && bsh_proc_status_read(getpid(), &status, NULL) == 0 &&

@@ -8,17 +8,17 @@ struct bsh_error;
 struct bsh_features {
 	unsigned int kernel_major;
 	unsigned int kernel_minor;
-	bool root;                 /* effective capabilities of a full root */
+	bool root; /* effective capabilities of a full root */
 	bool overlay;
 	bool overlay_lowerdir_add; /* "lowerdir+": as many layers as one likes */
-	bool pidfd_info;           /* PIDFD_GET_INFO tells the exit code also after another has reaped */
+	bool pidfd_info;	   /* PIDFD_GET_INFO tells the exit code also after another has reaped */
 	bool pagemap_scan;
 	bool kpagecount;
-	char *cgroup_v2;           /* mount point, NULL when absent; may be without controllers */
-	bool v2_memory;            /* controllers that can be used below cgroup_v2 */
+	char *cgroup_v2; /* mount point, NULL when absent; may be without controllers */
+	bool v2_memory;	 /* controllers that can be used below cgroup_v2 */
 	bool v2_pids;
 	bool v2_cpu;
-	char *cgroup_v1_freezer;   /* mount points of v1 hierarchies, NULL when absent */
+	char *cgroup_v1_freezer; /* mount points of v1 hierarchies, NULL when absent */
 	char *cgroup_v1_memory;
 	char *cgroup_v1_pids;
 	char *cgroup_v1_cpu;

@@ -67,7 +67,7 @@ static int config_path(int fs, const char *key, const char *path)
 
 static int config_all(int fs, const struct bsh_overlay *overlay, const char **ret_what)
 {
-	static const char *const options[][2] = { { "index", "on" }, { "nfs_export", "on" } };
+	static const char *const options[][2] = {{"index", "on"}, {"nfs_export", "on"}};
 	int rc;
 
 	for (const char *const *layer = overlay->layers; *layer; layer++) {
@@ -120,7 +120,7 @@ static int mount_by_fsconfig(const struct bsh_overlay *overlay, const char **ret
 static int mount_by_options(const struct bsh_overlay *overlay, const char **ret_what)
 {
 	const char *key = "lowerdir=";
-	struct line line = { .len = 0 };
+	struct line line = {.len = 0};
 	int fd, rc = 0;
 
 	for (const char *const *layer = overlay->layers; *layer; layer++, key = ":") {

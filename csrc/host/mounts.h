@@ -6,8 +6,8 @@ struct bsh_overlay {
 	const char *const *layers; /* lower directories, top first, absolute */
 	const char *upper;
 	const char *work;
-	const char *root;          /* where to mount */
-	int lowerdir_add;          /* the kernel knows "lowerdir+" */
+	const char *root; /* where to mount */
+	int lowerdir_add; /* the kernel knows "lowerdir+" */
 };
 
 /*

@@ -19,7 +19,7 @@
 
 int bsh_loopback_up(void)
 {
-	struct ifreq request = { .ifr_name = "lo" };
+	struct ifreq request = {.ifr_name = "lo"};
 	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0), rc = 0;
 
 	if (fd < 0)
@@ -76,8 +76,7 @@ static int open_both(pid_t pid, int *ret_mntns_fd, int *ret_netns_fd, struct bsh
 	return rc;
 }
 
-int bsh_namespaces_make(const struct bsh_overlay *overlay, int *ret_mntns_fd, int *ret_netns_fd,
-	struct bsh_error *err)
+int bsh_namespaces_make(const struct bsh_overlay *overlay, int *ret_mntns_fd, int *ret_netns_fd, struct bsh_error *err)
 {
 	auto_close int pidfd = -1, report = -1;
 	struct bsh_overlay copy = *overlay;

@@ -67,8 +67,8 @@ int bsh_pagemap_read(int fd, uint64_t start, uint64_t *entries, size_t n, struct
 	return 0;
 }
 
-static int visit_range(int fd, uint64_t start, uint64_t end, bsh_pagemap_visitor visit, void *context,
-	struct bsh_error *err)
+static int visit_range(
+	int fd, uint64_t start, uint64_t end, bsh_pagemap_visitor visit, void *context, struct bsh_error *err)
 {
 	uint64_t entries[CHUNK];
 
@@ -108,8 +108,8 @@ static long scan(int fd, uint64_t start, uint64_t end, struct scan_region *regio
 }
 
 /* Kernels without PAGEMAP_SCAN: every entry is read, so callers leave out what is merely reserved. */
-int bsh_pagemap_walk(int fd, uint64_t start, uint64_t end, bsh_pagemap_visitor visit, void *context,
-	struct bsh_error *err)
+int bsh_pagemap_walk(
+	int fd, uint64_t start, uint64_t end, bsh_pagemap_visitor visit, void *context, struct bsh_error *err)
 {
 	struct scan_region regions[128];
 

@@ -12,7 +12,7 @@
 
 int bsh_proc_stat_parse(const char *text, struct bsh_proc_stat *ret_stat)
 {
-	struct bsh_proc_stat stat = { 0 };
+	struct bsh_proc_stat stat = {0};
 	/* The command name may hold spaces and brackets: it ends at the last bracket. */
 	const char *open = strchr(text, '('), *close = strrchr(text, ')');
 	size_t len;
@@ -23,8 +23,8 @@ int bsh_proc_stat_parse(const char *text, struct bsh_proc_stat *ret_stat)
 	if (len >= sizeof(stat.comm))
 		len = sizeof(stat.comm) - 1;
 	memcpy(stat.comm, open + 1, len);
-	if (sscanf(close + 1, " %c %d %d %d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %lu %*d %llu", &stat.state,
-		   &stat.parent, &stat.group, &stat.session, &stat.n_threads, &stat.start_time) != 6)
+	if (sscanf(close + 1, " %c %d %d %d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %lu %*d %llu",
+		    &stat.state, &stat.parent, &stat.group, &stat.session, &stat.n_threads, &stat.start_time) != 6)
 		return -EINVAL;
 	*ret_stat = stat;
 	return 0;
@@ -64,7 +64,7 @@ static void parse_namespace_pids(const char *value, struct bsh_proc_status *stat
 
 int bsh_proc_status_parse(const char *text, struct bsh_proc_status *ret_status)
 {
-	struct bsh_proc_status status = { 0 };
+	struct bsh_proc_status status = {0};
 	const char *uid = find_value(text, "Uid");
 
 	if (!uid || sscanf(uid, "%*u %u", &status.uid) != 1)
@@ -89,7 +89,7 @@ int bsh_maps_next(const char **cursor, struct bsh_vma *ret_vma)
 {
 	const char *line = *cursor;
 	size_t len = strcspn(line, "\n");
-	struct bsh_vma vma = { 0 };
+	struct bsh_vma vma = {0};
 	unsigned long long start, end, offset, inode;
 	char flags[5];
 	int used = 0;
@@ -97,8 +97,8 @@ int bsh_maps_next(const char **cursor, struct bsh_vma *ret_vma)
 	if (!len)
 		return 0;
 	if (sscanf(line, "%llx-%llx %4s %llx %x:%x %llu%n", &start, &end, flags, &offset, &vma.dev_major,
-		   &vma.dev_minor, &inode, &used) != 7 ||
-	    strlen(flags) != 4 || (size_t)used > len || start >= end)
+		    &vma.dev_minor, &inode, &used) != 7 ||
+		strlen(flags) != 4 || (size_t)used > len || start >= end)
 		return -EINVAL;
 	vma.start = start;
 	vma.end = end;

@@ -19,7 +19,8 @@ struct bsh_proc_stat {
 	pid_t group;
 	pid_t session;
 	unsigned long n_threads;
-	unsigned long long start_time; /* clock ticks since boot: with the pid and the boot id, names a process for ever */
+	unsigned long long
+		start_time; /* clock ticks since boot: with the pid and the boot id, names a process for ever */
 };
 int bsh_proc_stat_parse(const char *text, struct bsh_proc_stat *ret_stat);
 int bsh_proc_stat_read(pid_t pid, struct bsh_proc_stat *ret_stat, struct bsh_error *err);
@@ -27,8 +28,8 @@ int bsh_proc_stat_read(pid_t pid, struct bsh_proc_stat *ret_stat, struct bsh_err
 struct bsh_proc_status {
 	pid_t tracer;
 	unsigned int n_namespaces; /* numbers in NSpid: depth of the pid namespace, 1 for the outermost */
-	pid_t inner_pid;           /* the last of NSpid */
-	unsigned int uid;          /* effective */
+	pid_t inner_pid;	   /* the last of NSpid */
+	unsigned int uid;	   /* effective */
 	unsigned long threads;
 	unsigned long long page_table_bytes;
 	int seccomp;

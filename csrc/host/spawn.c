@@ -26,7 +26,7 @@ static bool write_report(int fd, const struct bsh_report *report)
 
 void bsh_report_done(int fd, int value)
 {
-	struct bsh_report report = { .value = value };
+	struct bsh_report report = {.value = value};
 
 	/* Nobody listens any more: nobody wants what this child was for. */
 	if (!write_report(fd, &report))
@@ -35,7 +35,7 @@ void bsh_report_done(int fd, int value)
 
 void bsh_report_exit(int fd, int code, const char *what)
 {
-	struct bsh_report report = { .code = code };
+	struct bsh_report report = {.code = code};
 
 	strncpy(report.what, what, sizeof(report.what) - 1);
 	_exit(write_report(fd, &report) ? 127 : 126);
@@ -44,7 +44,7 @@ void bsh_report_exit(int fd, int code, const char *what)
 /* Waits until the report is there or the child ended, which it may do without one. */
 static int wait_report(int fd, int pidfd)
 {
-	struct pollfd fds[] = { { .fd = fd, .events = POLLIN }, { .fd = pidfd, .events = POLLIN } };
+	struct pollfd fds[] = {{.fd = fd, .events = POLLIN}, {.fd = pidfd, .events = POLLIN}};
 	int queued = 0;
 
 	while (poll(fds, 2, -1) < 0)
@@ -145,7 +145,7 @@ int bsh_spawn(bsh_child_main main, void *context, unsigned long long flags, pid_
 
 void bsh_signals_reset(void)
 {
-	struct sigaction action = { .sa_handler = SIG_DFL };
+	struct sigaction action = {.sa_handler = SIG_DFL};
 	sigset_t none;
 
 	prctl(PR_SET_PDEATHSIG, 0);
@@ -185,8 +185,8 @@ struct pidfd_info_reply {
 
 static int status_from_pidfd(int pidfd, int *ret_status)
 {
-	struct pidfd_info_reply reply = { .mask = PIDFD_INFO_WITH_EXIT };
-	struct pollfd poll_fd = { .fd = pidfd };
+	struct pidfd_info_reply reply = {.mask = PIDFD_INFO_WITH_EXIT};
+	struct pollfd poll_fd = {.fd = pidfd};
 
 	/* The end is told a moment before the reaping, which leaves the status behind: POLLHUP. */
 	while (poll(&poll_fd, 1, 1000) < 0 && errno == EINTR)
@@ -200,8 +200,8 @@ static int status_from_pidfd(int pidfd, int *ret_status)
 int bsh_wait_pidfd(int pidfd, int timeout_ms, int *ret_status)
 {
 	long long deadline = bsh_now_ns() + timeout_ms * 1000000LL;
-	struct pollfd poll_fd = { .fd = pidfd, .events = POLLIN };
-	siginfo_t info = { 0 };
+	struct pollfd poll_fd = {.fd = pidfd, .events = POLLIN};
+	siginfo_t info = {0};
 
 	for (;;) {
 		long long left = (deadline - bsh_now_ns() + 999999) / 1000000;

@@ -34,7 +34,7 @@ typedef void (*bsh_child_main)(void *context, int report_fd);
  * calling thread dies before its exec, and with its end of a report pipe. flags: CLONE_NEW*.
  */
 int bsh_spawn(bsh_child_main main, void *context, unsigned long long flags, pid_t *ret_pid, int *ret_pidfd,
-	      int *ret_report_fd, struct bsh_error *err);
+	int *ret_report_fd, struct bsh_error *err);
 /* In the child, before exec: default handlers, an empty mask, and the parent's death means nothing any more. */
 void bsh_signals_reset(void);
 /* In the child: closes all but the standard streams and the n descriptors of keep. */

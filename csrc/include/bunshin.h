@@ -41,46 +41,46 @@ int bsh_gc(struct bsh_core *core, struct bsh_gc_report *ret_report, struct bsh_e
 /* ---- workspace -------------------------------------------------------- */
 
 struct bsh_workspace_spec {
-	const char *const *layers;     /* lower directories, top first, absolute */
-	const char *const *argv;       /* main command, run by the workspace's init */
-	const char *const *env;        /* "NAME=value" */
-	const char *cwd;               /* NULL: / */
-	const char *hostname;          /* NULL: bunshin */
-	const char *label;             /* free text kept in the state directory (the registry's JSON); NULL: none */
-	unsigned int uid;              /* of the main command */
+	const char *const *layers; /* lower directories, top first, absolute */
+	const char *const *argv;   /* main command, run by the workspace's init */
+	const char *const *env;	   /* "NAME=value" */
+	const char *cwd;	   /* NULL: / */
+	const char *hostname;	   /* NULL: bunshin */
+	const char *label;	   /* free text kept in the state directory (the registry's JSON); NULL: none */
+	unsigned int uid;	   /* of the main command */
 	unsigned int gid;
-	unsigned int pids_max;         /* 0: no limit */
-	unsigned int cpu_weight;       /* 0: default; 1 to 10000, 100 is normal */
+	unsigned int pids_max;		     /* 0: no limit */
+	unsigned int cpu_weight;	     /* 0: default; 1 to 10000, 100 is normal */
 	unsigned long long memory_max_bytes; /* 0: no limit */
-	unsigned long long shm_bytes;  /* size of /dev/shm; 0: 1 GiB */
+	unsigned long long shm_bytes;	     /* size of /dev/shm; 0: 1 GiB */
 };
 
 /* Starts a workspace; returns once its init runs the main command. */
-int bsh_workspace_start(struct bsh_core *core, const struct bsh_workspace_spec *spec,
-			struct bsh_workspace **ret_ws, struct bsh_error *err);
+int bsh_workspace_start(struct bsh_core *core, const struct bsh_workspace_spec *spec, struct bsh_workspace **ret_ws,
+	struct bsh_error *err);
 /* Kills all of it, removes cgroups and directories. Idempotent; also when it died by itself. */
 int bsh_workspace_stop(struct bsh_workspace *ws, struct bsh_error *err);
 void bsh_workspace_free(struct bsh_workspace *ws); /* stops it first if it still runs */
 
 const char *bsh_workspace_id(const struct bsh_workspace *ws);
-int bsh_workspace_pid(const struct bsh_workspace *ws); /* init's pid on the host */
+int bsh_workspace_pid(const struct bsh_workspace *ws);	       /* init's pid on the host */
 const char *bsh_workspace_dir(const struct bsh_workspace *ws); /* its state directory */
 /* 1 while init lives, 0 after. */
 int bsh_workspace_alive(struct bsh_workspace *ws);
 
 struct bsh_exec_request {
 	const char *const *argv;
-	const char *const *env;   /* NULL: the workspace's */
-	const char *cwd;          /* NULL: / */
-	const void *input;        /* bytes for its stdin */
+	const char *const *env; /* NULL: the workspace's */
+	const char *cwd;	/* NULL: / */
+	const void *input;	/* bytes for its stdin */
 	unsigned long long input_len;
 	unsigned long long output_max_bytes; /* of each stream; 0: 64 MiB; more is cut and flagged */
-	long long timeout_ms;     /* < 0: none; when over, the command's processes are killed */
+	long long timeout_ms;		     /* < 0: none; when over, the command's processes are killed */
 	unsigned int uid;
 	unsigned int gid;
 };
 struct bsh_exec_result {
-	int exit_code;            /* 0 to 255; 128 + signal when killed by one */
+	int exit_code; /* 0 to 255; 128 + signal when killed by one */
 	int timed_out;
 	int truncated;
 	unsigned char *out;
@@ -88,8 +88,8 @@ struct bsh_exec_result {
 	unsigned char *errout;
 	unsigned long long errout_len;
 };
-int bsh_workspace_exec(struct bsh_workspace *ws, const struct bsh_exec_request *req,
-		       struct bsh_exec_result *ret_result, struct bsh_error *err);
+int bsh_workspace_exec(struct bsh_workspace *ws, const struct bsh_exec_request *req, struct bsh_exec_result *ret_result,
+	struct bsh_error *err);
 void bsh_exec_result_release(struct bsh_exec_result *result);
 
 int bsh_workspace_freeze(struct bsh_workspace *ws, struct bsh_error *err);
@@ -98,12 +98,12 @@ int bsh_workspace_thaw(struct bsh_workspace *ws, struct bsh_error *err);
 struct bsh_stats {
 	unsigned long long processes;
 	unsigned long long threads;
-	unsigned long long pss_bytes;       /* proportional set size, all processes */
-	unsigned long long unique_bytes;    /* pages that no process outside the workspace maps */
-	unsigned long long shared_bytes;    /* pages that others map too, counted whole */
+	unsigned long long pss_bytes;	 /* proportional set size, all processes */
+	unsigned long long unique_bytes; /* pages that no process outside the workspace maps */
+	unsigned long long shared_bytes; /* pages that others map too, counted whole */
 	unsigned long long page_table_bytes;
-	unsigned long long kernel_bytes;    /* as the memory cgroup tells; 0 where it does not */
-	unsigned long long layer_bytes;     /* disk taken by the workspace's own upper directory */
+	unsigned long long kernel_bytes; /* as the memory cgroup tells; 0 where it does not */
+	unsigned long long layer_bytes;	 /* disk taken by the workspace's own upper directory */
 };
 int bsh_workspace_stats(struct bsh_workspace *ws, struct bsh_stats *ret_stats, struct bsh_error *err);
 
@@ -116,20 +116,20 @@ struct bsh_phase {
 };
 struct bsh_fork_stats {
 	long long total_ns;
-	long long frozen_ns;               /* time the source stood still; 0 for a branch */
-	unsigned long long copied_bytes;   /* memory copied */
-	unsigned long long shared_bytes;   /* memory shared copy-on-write instead */
-	unsigned long long layer_bytes;    /* files copied into the new layer */
+	long long frozen_ns;		 /* time the source stood still; 0 for a branch */
+	unsigned long long copied_bytes; /* memory copied */
+	unsigned long long shared_bytes; /* memory shared copy-on-write instead */
+	unsigned long long layer_bytes;	 /* files copied into the new layer */
 	unsigned int n_phases;
 	struct bsh_phase phases[32];
 };
 
 /* Snapshots a running workspace, which goes on. engine: "criu", "pool", "kmod"; NULL: the default. */
 int bsh_snapshot_take(struct bsh_workspace *ws, const char *engine, struct bsh_snapshot **ret_snap,
-		      struct bsh_fork_stats *ret_stats, struct bsh_error *err);
+	struct bsh_fork_stats *ret_stats, struct bsh_error *err);
 /* Makes one branch. Several threads may branch from one snapshot at once. label as in the spec. */
 int bsh_snapshot_branch(struct bsh_snapshot *snap, const char *label, struct bsh_workspace **ret_ws,
-			struct bsh_fork_stats *ret_stats, struct bsh_error *err);
+	struct bsh_fork_stats *ret_stats, struct bsh_error *err);
 const char *bsh_snapshot_id(const struct bsh_snapshot *snap);
 const char *bsh_snapshot_dir(const struct bsh_snapshot *snap);
 const char *bsh_snapshot_engine(const struct bsh_snapshot *snap);

@@ -44,9 +44,17 @@ static const struct {
 	const char *path;
 	mode_t mode;
 } directories[] = {
-	{ "/proc", 0555 },   { "/sys", 0555 },	   { "/dev", 0755 },	{ "/dev/pts", 0755 },
-	{ "/dev/shm", 0755 }, { "/dev/mqueue", 0755 }, { "/tmp", 0755 },	{ "/run", 0755 },
-	{ "/run/bunshin", 0755 }, { "/.bunshin", 0755 },   { "/.bunshin/empty", 0555 },
+	{"/proc", 0555},
+	{"/sys", 0555},
+	{"/dev", 0755},
+	{"/dev/pts", 0755},
+	{"/dev/shm", 0755},
+	{"/dev/mqueue", 0755},
+	{"/tmp", 0755},
+	{"/run", 0755},
+	{"/run/bunshin", 0755},
+	{"/.bunshin", 0755},
+	{"/.bunshin/empty", 0555},
 };
 
 static const struct {
@@ -54,13 +62,20 @@ static const struct {
 	unsigned int minor;
 	unsigned int major;
 } nodes[] = {
-	{ "/dev/null", 3, 1 },	 { "/dev/zero", 5, 1 },	   { "/dev/full", 7, 1 },
-	{ "/dev/random", 8, 1 }, { "/dev/urandom", 9, 1 }, { "/dev/tty", 0, 5 },
+	{"/dev/null", 3, 1},
+	{"/dev/zero", 5, 1},
+	{"/dev/full", 7, 1},
+	{"/dev/random", 8, 1},
+	{"/dev/urandom", 9, 1},
+	{"/dev/tty", 0, 5},
 };
 
 static const char *const links[][2] = {
-	{ "pts/ptmx", "/dev/ptmx" },	   { "/proc/self/fd", "/dev/fd" },     { "/proc/self/fd/0", "/dev/stdin" },
-	{ "/proc/self/fd/1", "/dev/stdout" }, { "/proc/self/fd/2", "/dev/stderr" },
+	{"pts/ptmx", "/dev/ptmx"},
+	{"/proc/self/fd", "/dev/fd"},
+	{"/proc/self/fd/0", "/dev/stdin"},
+	{"/proc/self/fd/1", "/dev/stdout"},
+	{"/proc/self/fd/2", "/dev/stderr"},
 };
 
 /* Device nodes that came with the image lead to the host's hardware. */
@@ -107,7 +122,8 @@ static void mount_all(const char *shm_bytes)
 		fail("mount", "/proc");
 	if (mount("sysfs", "/sys", "sysfs", usual | MS_RDONLY, NULL) < 0)
 		fail("mount", "/sys");
-	if (mount("devpts", "/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620,gid=5") < 0)
+	if (mount("devpts", "/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620,gid=5") <
+		0)
 		fail("mount", "/dev/pts");
 	if (mount("shm", "/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, shm_options) < 0)
 		fail("mount", "/dev/shm");
@@ -129,13 +145,13 @@ static void cover(const char *source, const char *path)
 
 static void cover_all(void)
 {
-	static const char *const files[] = { "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list",
+	static const char *const files[] = {"/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list",
 		"/proc/timer_stats", "/proc/sched_debug", "/proc/kmsg", "/proc/kpagecount", "/proc/kpageflags",
-		"/proc/kpagecgroup", "/proc/interrupts" };
-	static const char *const dirs[] = { "/proc/asound", "/proc/acpi", "/proc/scsi", "/sys/firmware",
-		"/sys/devices/virtual/powercap", "/sys/kernel/debug", "/sys/kernel/security" };
-	static const char *const read_only[] = { "/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys",
-		"/proc/sysrq-trigger" };
+		"/proc/kpagecgroup", "/proc/interrupts"};
+	static const char *const dirs[] = {"/proc/asound", "/proc/acpi", "/proc/scsi", "/sys/firmware",
+		"/sys/devices/virtual/powercap", "/sys/kernel/debug", "/sys/kernel/security"};
+	static const char *const read_only[] = {
+		"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"};
 
 	for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
 		/* The cover must stay a working /dev/null: read-only, but with its device alive. */

@@ -6,11 +6,11 @@
 
 extern int failures;
 
-#define CHECK(condition)                                                              \
-	do {                                                                          \
-		if (!(condition)) {                                                   \
-			fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
-			failures++;                                                   \
-		}                                                                     \
+#define CHECK(condition)                                                                                               \
+	do {                                                                                                           \
+		if (!(condition)) {                                                                                    \
+			fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);                                \
+			failures++;                                                                                    \
+		}                                                                                                      \
 	} while (0)
 #define CHECK_TEXT(a, b) CHECK(strcmp((a), (b)) == 0)

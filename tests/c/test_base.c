@@ -16,7 +16,7 @@ int failures;
 
 static void test_errors(void)
 {
-	struct bsh_error err = { 0 };
+	struct bsh_error err = {0};
 	char long_text[1000];
 
 	CHECK(bsh_fail(&err, ENOENT, "open %s", "x") == -ENOENT);
@@ -37,7 +37,7 @@ static void test_errors(void)
 
 static void test_arrays(void)
 {
-	const char *const words[] = { "a", "b", NULL };
+	const char *const words[] = {"a", "b", NULL};
 	auto_strv char **copy = bsh_strv_copy(words);
 	auto_strv char **empty = bsh_strv_copy(NULL);
 	char **nothing = NULL;
@@ -56,7 +56,7 @@ static void test_arrays(void)
 
 static void test_buffer(void)
 {
-	auto_buffer struct bsh_buffer buffer = { 0 };
+	auto_buffer struct bsh_buffer buffer = {0};
 
 	for (int i = 0; i < 1000; i++)
 		bsh_buffer_printf(&buffer, "%d,", i % 10);
@@ -136,7 +136,7 @@ static void test_pipe_numbers(void)
 	CHECK(fcntl(fds[0], F_GETFD) == FD_CLOEXEC && fcntl(fds[1], F_GETFD) == FD_CLOEXEC);
 	CHECK(bsh_write_all(fds[1], "hello", 5) == 0);
 	close(fds[1]);
-	CHECK(bsh_read_all(fds[0], (char[16]){ 0 }, 16) == 5);
+	CHECK(bsh_read_all(fds[0], (char[16]){0}, 16) == 5);
 	close(fds[0]);
 	if (kept >= 0) {
 		dup2(kept, STDIN_FILENO);

@@ -25,7 +25,8 @@ static void test_stat(void)
 {
 	struct bsh_proc_stat stat;
 
-	CHECK(bsh_proc_stat_parse("71 (a) b (c)) S 1 70 69 0 -1 4194560 1 0 0 0 1 2 3 4 20 0 9 0 12345678901 1 2", &stat) == 0);
+	CHECK(bsh_proc_stat_parse(
+		      "71 (a) b (c)) S 1 70 69 0 -1 4194560 1 0 0 0 1 2 3 4 20 0 9 0 12345678901 1 2", &stat) == 0);
 	CHECK(stat.pid == 71 && stat.parent == 1 && stat.group == 70 && stat.session == 69);
 	CHECK(stat.state == 'S' && stat.n_threads == 9 && stat.start_time == 12345678901ULL);
 	CHECK_TEXT(stat.comm, "a) b (c)");
@@ -61,7 +62,8 @@ static void test_maps(void)
 	CHECK(bsh_maps_next(&cursor, &vma) == 1);
 	CHECK(vma.start == 0x5500 && vma.end == 0x5600 && vma.offset == 0x1000 && vma.inode == 42);
 	CHECK(vma.flags == (BSH_VMA_READ | BSH_VMA_EXEC) && vma.dev_major == 0xfe && vma.dev_minor == 1);
-	CHECK(vma.name_len == strlen("/usr/bin/a b (deleted)") && strncmp(vma.name, "/usr/bin/a b (deleted)", vma.name_len) == 0);
+	CHECK(vma.name_len == strlen("/usr/bin/a b (deleted)") &&
+		strncmp(vma.name, "/usr/bin/a b (deleted)", vma.name_len) == 0);
 	CHECK(bsh_maps_next(&cursor, &vma) == 1 && vma.name_len == 0 && vma.flags == 0);
 	CHECK(bsh_maps_next(&cursor, &vma) == 1 && vma.flags == (BSH_VMA_EXEC | BSH_VMA_SHARED));
 	CHECK(bsh_maps_next(&cursor, &vma) == 0);
@@ -77,15 +79,16 @@ static void test_maps(void)
 /* Whatever the text, the parsers stay within it. */
 static void test_damaged_text(void)
 {
-	const char *whole = "71 (a b) S 1 70 69 0 -1 4194560 1 0 0 0 1 2 3 4 20 0 9 0 123 1\n5500-5600 r-xp 00001000 fe:01 42 /a\n"
-			    "Uid:\t0\t0\nNSpid:\t1\t2\nid=a\nowner=1 2 b\nlayer=/x\\n\\\n";
+	const char *whole =
+		"71 (a b) S 1 70 69 0 -1 4194560 1 0 0 0 1 2 3 4 20 0 9 0 123 1\n5500-5600 r-xp 00001000 fe:01 42 /a\n"
+		"Uid:\t0\t0\nNSpid:\t1\t2\nid=a\nowner=1 2 b\nlayer=/x\\n\\\n";
 	unsigned int seed = 1;
 
 	for (int round = 0; round < 20000; round++) {
 		size_t len = strlen(whole);
 		auto_free char *text = bsh_strdup(whole);
 		const char *cursor = text;
-		struct bsh_features features = { 0 };
+		struct bsh_features features = {0};
 		struct bsh_proc_status status;
 		struct bsh_record record;
 		struct bsh_proc_stat stat;
@@ -110,7 +113,7 @@ static void test_mounts(void)
 			   "32 1 0:28 / /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset\n"
 			   "33 1 0:29 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n"
 			   "34 1 0:30 / /mnt/again rw - cgroup2 cgroup2 rw\nbroken line\n";
-	struct bsh_features features = { 0 };
+	struct bsh_features features = {0};
 
 	bsh_features_parse_mounts(text, &features);
 	CHECK_TEXT(features.cgroup_v1_cpu, "/sys/fs/cgroup/cpu all");
@@ -124,16 +127,16 @@ static void test_mounts(void)
 
 static void test_record(void)
 {
-	const char *const layers[] = { "/l/one", "/l/with\nnewline\\n", NULL }, *const env[] = { "A=1\n2", "B=\\", NULL };
+	const char *const layers[] = {"/l/one", "/l/with\nnewline\\n", NULL}, *const env[] = {"A=1\n2", "B=\\", NULL};
 	struct bsh_record parsed, record = {
-		.id = "0123456789ab",
-		.owner = { 5, 77, "boot" },
-		.layers = (char **)layers,
-		.env = (char **)env,
-		.label = "{\"a\": \"=\"}",
-		.memory_max_bytes = 1ULL << 40,
-		.created_ns = -5,
-	};
+					  .id = "0123456789ab",
+					  .owner = {5, 77, "boot"},
+					  .layers = (char **)layers,
+					  .env = (char **)env,
+					  .label = "{\"a\": \"=\"}",
+					  .memory_max_bytes = 1ULL << 40,
+					  .created_ns = -5,
+				  };
 	auto_free char *text = bsh_record_format(&record), *again = NULL;
 	struct bsh_error err;
 
@@ -165,7 +168,7 @@ static void test_owner(void)
 	other = self;
 	other.boot_id[0] ^= 1;
 	CHECK(!bsh_owner_alive(&other));
-	CHECK(!bsh_owner_alive(&(struct bsh_owner){ 0 }));
+	CHECK(!bsh_owner_alive(&(struct bsh_owner){0}));
 }
 
 static void child_value(void *context, int report_fd)
@@ -202,7 +205,7 @@ static int run_child(bsh_child_main main, int *ret_value, int *ret_status, struc
 
 static void test_children(void)
 {
-	struct bsh_error err = { 0 };
+	struct bsh_error err = {0};
 	int value = 0, status = 0;
 
 	CHECK(run_child(child_value, &value, &status, &err) == 0 && value == 42 && status == 0);
@@ -235,7 +238,8 @@ static void test_pagemap(void)
 	memory[0] = memory[size / 2] = memory[size - 1] = 1;
 	CHECK(bsh_pagemap_open(getpid(), &fd, &err) == 0);
 	if (features && features->pagemap_scan) {
-		CHECK(bsh_pagemap_walk(fd, (uint64_t)(uintptr_t)memory, (uint64_t)(uintptr_t)memory + size, count_pages, &n, &err) == 0);
+		CHECK(bsh_pagemap_walk(fd, (uint64_t)(uintptr_t)memory, (uint64_t)(uintptr_t)memory + size, count_pages,
+			      &n, &err) == 0);
 		CHECK(n == 3);
 	}
 	munmap(memory, size);
@@ -243,7 +247,7 @@ static void test_pagemap(void)
 
 static void test_trace(void)
 {
-	struct bsh_fork_stats stats = { 0 };
+	struct bsh_fork_stats stats = {0};
 	struct bsh_trace trace;
 	int outer, inner;
 
