@@ -48,6 +48,7 @@ def test_every_task_starts_alike_and_takes_an_action(
     guest = booted(env._base_key)
     starts = []
     for _ in range(2):
+        guest.client.call("reset_browser")
         setup = env.task.setup(guest, 1)
         starts.append(env.surface.observation(guest.act(()).view, Episode(goal=setup.goal), env.screen))
     assert starts[0] in env.observation_space
