@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include "bunshin-copy.h"
+#include "bunshin-frames.h"
 #include "bunshin-kmod.h"
 #include "bunshin-pool.h"
 #include "log.h"
@@ -32,7 +33,6 @@
 #undef LOG_PREFIX
 #define LOG_PREFIX "pool: "
 
-#define WINDOW 1024 /* pagemap entries read at once */
 /* Copying a page takes as long as sharing about this many; below the second, a call costs more. */
 #define SHARE_PER_COPY 16
 #define SHARE_MIN (4 * PAGE_SIZE)
@@ -47,20 +47,13 @@
 struct bunshin_fill_stats bunshin_fill_stats;
 bool bunshin_fill_inherited;
 
-/* Reads a pagemap entry by entry, many at a time. */
-struct frames {
-	int fd;
-	uint64_t start, end; /* addresses that entries[] covers */
-	uint64_t entries[WINDOW];
-};
-
 /* One task's walk. */
 struct walk {
 	struct bunshin_task *task;
 	pid_t real;
 	bool ahead;
 	bool share; /* what is taken waits in @changed for settle() */
-	struct frames theirs, ours;
+	struct bunshin_frames theirs, ours;
 	struct bunshin_ranges source; /* private pages of the source */
 	struct bunshin_ranges changed;
 	uint64_t resident; /* bytes that the source has in the segment */
@@ -74,32 +67,6 @@ struct code_page {
 
 static struct code_page *code;
 static size_t n_code, code_room;
-
-static int frame_at(struct frames *frames, uint64_t addr, uint64_t limit, uint64_t *ret_entry)
-{
-	if (addr < frames->start || addr >= frames->end) {
-		uint64_t n = (limit - addr) / PAGE_SIZE;
-		ssize_t got;
-
-		if (n > WINDOW)
-			n = WINDOW;
-		got = pread(frames->fd, frames->entries, n * sizeof(uint64_t), addr / PAGE_SIZE * sizeof(uint64_t));
-		if (got < (ssize_t)sizeof(uint64_t)) {
-			pr_perror("cannot read a pagemap");
-			return -1;
-		}
-		frames->start = addr;
-		frames->end = addr + got / sizeof(uint64_t) * PAGE_SIZE;
-	}
-	*ret_entry = frames->entries[(addr - frames->start) / PAGE_SIZE];
-	return 0;
-}
-
-static bool same_frame(uint64_t a, uint64_t b)
-{
-	return (a & PME_PRESENT) && (b & PME_PRESENT) && PME_PFRAME(a) && PME_PFRAME(a) == PME_PFRAME(b);
-}
-
 
 /* False: not a page of code. */
 static bool copy_code(uint64_t addr, char *to)
@@ -207,9 +174,9 @@ static int take_range(struct walk *w, const struct bunshin_vma *vma, const struc
 	for (at = start; at < end; at += PAGE_SIZE) {
 		uint64_t theirs, ours;
 
-		if (frame_at(&w->theirs, at, vma->end, &theirs) || frame_at(&w->ours, at + shift, seg->end + shift, &ours))
+		if (bunshin_frame_at(&w->theirs, at, vma->end, &theirs) || bunshin_frame_at(&w->ours, at + shift, seg->end + shift, &ours))
 			return -1;
-		if (!same_frame(theirs, ours))
+		if (!bunshin_same_frame(theirs, ours))
 			continue;
 		if (first < at && take(w, vma, seg, first, at))
 			return -1;
@@ -280,18 +247,6 @@ static int walk_runs(struct walk *w, const struct bunshin_vma *vma, size_t i)
 	return 0;
 }
 
-static int open_pagemap(pid_t pid)
-{
-	char path[64];
-	int fd;
-
-	snprintf(path, sizeof(path), "/proc/%d/pagemap", pid);
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (fd < 0)
-		pr_perror("cannot open %s", path);
-	return fd;
-}
-
 /* VMAs without private pages count no further than that the arena keeps clear of them. */
 static void mark_empty(struct walk *w, struct bunshin_vma *vmas, size_t n)
 {
@@ -355,8 +310,8 @@ int bunshin_fill_task(pid_t vpid, pid_t real, bool ahead, struct bunshin_vma *vm
 		return -1;
 	w->real = real;
 	w->ahead = ahead;
-	w->theirs.fd = open_pagemap(real);
-	w->ours.fd = open_pagemap(getpid());
+	w->theirs.fd = bunshin_open_pagemap(real);
+	w->ours.fd = bunshin_open_pagemap(getpid());
 	if (w->theirs.fd >= 0 && w->ours.fd >= 0)
 		ret = walk_task(w, vpid, vmas, n);
 	if (w->theirs.fd >= 0)
@@ -396,23 +351,9 @@ void bunshin_fill_begin(void)
 	size_t i;
 
 	bunshin_fill_stats = (struct bunshin_fill_stats){};
+	bunshin_recheck_begin();
 	for (i = 0; i < bunshin_n_tasks; i++)
 		bunshin_tasks[i].real = 0;
-}
-
-static size_t range_find(const struct bunshin_ranges *ranges, uint64_t addr)
-{
-	size_t low = 0, high = ranges->n;
-
-	while (low < high) {
-		size_t middle = low + (high - low) / 2;
-
-		if (ranges->v[middle].end <= addr)
-			low = middle + 1;
-		else
-			high = middle;
-	}
-	return low;
 }
 
 /* Pages that the pool has and the source has not (any more) read as zero. */
@@ -420,7 +361,7 @@ static void drop_stale(const struct bunshin_seg *seg, const struct bunshin_range
 		       const struct bunshin_ranges *source)
 {
 	uint64_t shift = (uint64_t)seg->addr - seg->start, end = seg->end;
-	size_t i = range_find(ours, seg->start + shift), k = range_find(source, seg->start);
+	size_t i = bunshin_ranges_find(ours, seg->start + shift), k = bunshin_ranges_find(source, seg->start);
 
 	for (; i < ours->n && ours->v[i].start < end + shift; i++) {
 		uint64_t at = ours->v[i].start - shift, stop = ours->v[i].end - shift;
@@ -460,7 +401,7 @@ static int sweep_task(struct bunshin_task *task, int pagemap)
 
 int bunshin_fill_sweep(void)
 {
-	int pagemap = open_pagemap(getpid()), ret = pagemap < 0 ? -1 : 0;
+	int pagemap = bunshin_open_pagemap(getpid()), ret = pagemap < 0 ? -1 : 0;
 	size_t i;
 
 	for (i = 0; i < bunshin_n_tasks && !ret; i++)
@@ -503,7 +444,7 @@ static int keep_code(pid_t real, uint64_t start, uint64_t end)
 int bunshin_fill_code(pid_t real, const struct bunshin_vma *vmas, size_t n)
 {
 	struct bunshin_ranges ranges = {};
-	int fd = open_pagemap(real), ret = fd < 0 ? -1 : 0;
+	int fd = bunshin_open_pagemap(real), ret = fd < 0 ? -1 : 0;
 	size_t i, k;
 
 	forget_code();

@@ -10,6 +10,7 @@
  *   bunshin-scan.c    which pages a process has
  *   bunshin-smaps.c   mappings, learnt before the source is frozen
  *   bunshin-fill.c    bringing the arenas up to a frozen source
+ *   bunshin-frames.c  which physical pages these are
  *   bunshin-copy.c    the threads that copy
  *   bunshin-kmod.c    sharing instead of copying, where the kernel module is loaded
  *   bunshin-record.c  the dump, in a child of the pool, and what it tells the pool
@@ -152,6 +153,8 @@ void bunshin_tasks_advise(int advice);
 /* ---- scanning ---- */
 
 void bunshin_ranges_free(struct bunshin_ranges *ranges);
+/* Index of the first range that ends above @addr. */
+size_t bunshin_ranges_find(const struct bunshin_ranges *ranges, uint64_t addr);
 int bunshin_ranges_add(struct bunshin_ranges *ranges, uint64_t start, uint64_t end);
 /* Private pages (resident or swapped out, not zero pages, not guards) between two addresses, in order. */
 int bunshin_scan(int pagemap_fd, uint64_t start, uint64_t end, struct bunshin_ranges *ret_ranges);
@@ -188,6 +191,11 @@ int bunshin_fill_code(pid_t real, const struct bunshin_vma *vmas, size_t n);
  * One task: queues the copying. @vmas are all that it has, in order, and are written to.
  */
 int bunshin_fill_task(pid_t vpid, pid_t real, bool ahead, struct bunshin_vma *vmas, size_t n);
+/*
+ * Still frozen, all is copied: frames are compared again if the kernel has moved pages since
+ * bunshin_fill_begin(), as two pages could have been in one frame one after the other.
+ */
+int bunshin_fill_recheck(void);
 /* Source runs again: lets go of what it no longer has. */
 int bunshin_fill_sweep(void);
 

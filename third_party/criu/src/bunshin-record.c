@@ -408,7 +408,7 @@ int bunshin_record(struct bsh_pool_answer *answer)
 	bunshin_shm_begin();
 	if (!bunshin_copy_begin()) {
 		ret = serve_dump();
-		if (bunshin_copy_wait())
+		if (bunshin_copy_wait() || (!ret && bunshin_fill_recheck()))
 			ret = -1;
 		bunshin_copy_end();
 	}

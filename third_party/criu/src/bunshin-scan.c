@@ -58,6 +58,21 @@ int bunshin_ranges_add(struct bunshin_ranges *ranges, uint64_t start, uint64_t e
 	return 0;
 }
 
+size_t bunshin_ranges_find(const struct bunshin_ranges *ranges, uint64_t addr)
+{
+	size_t low = 0, high = ranges->n;
+
+	while (low < high) {
+		size_t middle = low + (high - low) / 2;
+
+		if (ranges->v[middle].end <= addr)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low;
+}
+
 static int scan_by_ioctl(int fd, uint64_t start, uint64_t end, struct bunshin_ranges *ranges)
 {
 	static struct page_region regions[SCAN_REGIONS];

@@ -4,6 +4,7 @@ obj-y			+= bunshin-arena.o
 obj-y			+= bunshin-branch.o
 obj-y			+= bunshin-copy.o
 obj-y			+= bunshin-fill.o
+obj-y			+= bunshin-frames.o
 obj-y			+= bunshin-ghost.o
 obj-y			+= bunshin-kmod.o
 obj-y			+= bunshin-mapfile.o

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Reading physical frames, and reading them again: a page that the kernel moves while
+ * two pagemaps are read could leave its frame to the very page it is compared with.
+ */
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "types.h"
+#include "bunshin-copy.h"
+#include "bunshin-frames.h"
+#include "bunshin-pool.h"
+#include "log.h"
+#include "mem.h"
+#include "page.h"
+#include "xmalloc.h"
+
+#undef LOG_PREFIX
+#define LOG_PREFIX "pool: "
+
+#define RECHECKS_MAX 20
+
+static uint64_t moves_seen;
+
+int bunshin_open_pagemap(pid_t pid)
+{
+	char path[64];
+	int fd;
+
+	snprintf(path, sizeof(path), "/proc/%d/pagemap", pid);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		pr_perror("cannot open %s", path);
+	return fd;
+}
+
+int bunshin_frame_at(struct bunshin_frames *frames, uint64_t addr, uint64_t limit, uint64_t *ret_entry)
+{
+	if (addr < frames->start || addr >= frames->end) {
+		uint64_t n = (limit - addr) / PAGE_SIZE;
+		ssize_t got;
+
+		if (n > BUNSHIN_WINDOW)
+			n = BUNSHIN_WINDOW;
+		got = pread(frames->fd, frames->entries, n * sizeof(uint64_t), addr / PAGE_SIZE * sizeof(uint64_t));
+		if (got < (ssize_t)sizeof(uint64_t)) {
+			pr_perror("cannot read a pagemap");
+			return -1;
+		}
+		frames->start = addr;
+		frames->end = addr + got / sizeof(uint64_t) * PAGE_SIZE;
+	}
+	*ret_entry = frames->entries[(addr - frames->start) / PAGE_SIZE];
+	return 0;
+}
+
+bool bunshin_same_frame(uint64_t a, uint64_t b)
+{
+	return (a & PME_PRESENT) && (b & PME_PRESENT) && PME_PFRAME(a) && PME_PFRAME(a) == PME_PFRAME(b);
+}
+
+/* How often the kernel has put pages into other frames. */
+static uint64_t frame_moves(void)
+{
+	static const char *const names[] = { "pgmigrate_success ", "thp_collapse_alloc ", "pswpin ", "ksm_swpin_copy " };
+	FILE *f = fopen("/proc/vmstat", "re");
+	uint64_t sum = 0;
+	char line[128];
+	size_t i;
+
+	while (f && fgets(line, sizeof(line), f))
+		for (i = 0; i < sizeof(names) / sizeof(*names); i++)
+			if (!strncmp(line, names[i], strlen(names[i])))
+				sum += strtoull(line + strlen(names[i]), NULL, 10);
+	if (f)
+		fclose(f);
+	return sum;
+}
+
+/* A task's pages, the source's and ours. */
+struct pair {
+	struct bunshin_task *task;
+	struct bunshin_frames theirs, ours;
+};
+
+static int recheck_seg(struct pair *pair, const struct bunshin_seg *seg)
+{
+	const struct bunshin_ranges *source = &pair->task->source;
+	size_t i = bunshin_ranges_find(source, seg->start);
+
+	for (; i < source->n && source->v[i].start < seg->end; i++) {
+		uint64_t at = source->v[i].start < seg->start ? seg->start : source->v[i].start;
+		uint64_t end = source->v[i].end > seg->end ? seg->end : source->v[i].end;
+
+		for (; at < end; at += PAGE_SIZE) {
+			char *to = seg->addr + (at - seg->start);
+			uint64_t theirs, ours;
+
+			if (bunshin_frame_at(&pair->theirs, at, seg->end, &theirs) ||
+			    bunshin_frame_at(&pair->ours, (uint64_t)to, (uint64_t)seg->addr + (seg->end - seg->start), &ours))
+				return -1;
+			if (!bunshin_same_frame(theirs, ours) && bunshin_copy_add(pair->task->real, at, to, PAGE_SIZE))
+				return -1;
+		}
+	}
+	return 0;
+}
+
+static int recheck_task(struct bunshin_task *task)
+{
+	struct pair *pair = xzalloc(sizeof(*pair));
+	size_t i;
+	int ret = -1;
+
+	if (!pair)
+		return -1;
+	pair->task = task;
+	pair->theirs.fd = bunshin_open_pagemap(task->real);
+	pair->ours.fd = bunshin_open_pagemap(getpid());
+	if (pair->theirs.fd >= 0 && pair->ours.fd >= 0)
+		for (ret = 0, i = 0; i < task->segs.n && !ret; i++)
+			ret = recheck_seg(pair, &task->segs.v[i]);
+	if (pair->theirs.fd >= 0)
+		close(pair->theirs.fd);
+	if (pair->ours.fd >= 0)
+		close(pair->ours.fd);
+	xfree(pair);
+	return ret;
+}
+
+void bunshin_recheck_begin(void)
+{
+	moves_seen = frame_moves();
+}
+
+int bunshin_fill_recheck(void)
+{
+	int tries;
+	size_t i;
+
+	if (!bunshin_fill_inherited)
+		return 0;
+	for (tries = 0; frame_moves() != moves_seen; tries++) {
+		if (tries == RECHECKS_MAX) {
+			pr_err("pages move faster than they can be compared\n");
+			return -1;
+		}
+		pr_warn("pages were moved to other frames meanwhile: comparing again\n");
+		moves_seen = frame_moves();
+		for (i = 0; i < bunshin_n_tasks; i++)
+			if (bunshin_tasks[i].real && recheck_task(&bunshin_tasks[i]))
+				return -1;
+		if (bunshin_copy_wait())
+			return -1;
+	}
+	return 0;
+}
