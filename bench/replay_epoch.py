@@ -45,7 +45,7 @@ class Setting:
     think_s: float = 0.5
     batch: int = 8
     speed: float = 4.0
-    budget: Budget = Budget(branches=3, running=2, memory_bytes=96 << 20)  # noqa: RUF009  # frozen
+    budget: Budget = Budget(branches=2, running=2, memory_bytes=24 << 20)  # noqa: RUF009  # frozen
 
 
 SETTINGS: Final = (

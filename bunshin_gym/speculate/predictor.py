@@ -33,6 +33,7 @@ __all__ = ["RankingPredictor", "Settings"]
 EVIDENCE: Final = 7
 _RANKS: Final = 3
 _BATCH_STATES: Final = 256
+_PENDING_PAIRS: Final = 200
 
 _Pair = tuple[NDArray[np.int32], NDArray[np.int32]]
 
@@ -87,6 +88,7 @@ class RankingPredictor:
         self.slots = Slots()
         self.ngrams = NgramPredictor()
         self._model = self._fresh_model()
+        self._pending: list[_Pair] = []
         self.weights: NDArray[np.float64] = np.zeros(DIMENSIONS)
         self.calibration: NDArray[np.float64] = np.eye(1, EVIDENCE + 1)[0]
 
@@ -103,10 +105,13 @@ class RankingPredictor:
             self._fit_ranking(attempts)
 
     def learn(self, attempt: Attempt) -> None:
-        """Takes one finished attempt into account."""
+        """Takes one finished attempt into account: its calls are counted at once, the ranking follows
+        every few attempts."""
         with self._lock:
             groups = [group for state, call in attempt.states() if (group := self._group(state, call)) is not None]
-            self._train([pair for group in groups for pair in self._pairs(group)])
+            self._pending += [pair for group in groups for pair in self._pairs(group)]
+            if len(self._pending) >= _PENDING_PAIRS:
+                self._train_pending()
             for state, call in attempt.states():
                 self.slots.learn(state, call)
             self.ngrams.learn(attempt)
@@ -129,6 +134,7 @@ class RankingPredictor:
     def to_bytes(self) -> bytes:
         """All that was learnt; `from_bytes` makes an equal predictor of it."""
         with self._lock:
+            self._train_pending()
             meta = {"settings": asdict(self.settings), "slots": self.slots.dump(), "ngrams": self.ngrams.dump()}
             return write_bytes(Parts(self.weights, self.calibration, meta))
 
@@ -199,7 +205,7 @@ class RankingPredictor:
     def _fit_ranking(self, attempts: Sequence[Attempt]) -> None:
         """Counts all calls, then ranks; how often a call was seen is what it was before each attempt."""
         self.slots, self.ngrams = Slots(), NgramPredictor()
-        self._model, self.weights = self._fresh_model(), np.zeros(DIMENSIONS)
+        self._model, self.weights, self._pending = self._fresh_model(), np.zeros(DIMENSIONS), []
         for attempt in attempts:
             for state, call in attempt.states():
                 self.slots.learn(state, call)
@@ -240,6 +246,10 @@ class RankingPredictor:
         scores = self.weights[group[1:]].sum(axis=1)
         hardest = np.argsort(-scores)[: self.settings.rivals]
         return [(group[0], group[1 + int(rival)]) for rival in hardest]
+
+    def _train_pending(self) -> None:
+        pairs, self._pending = self._pending, []
+        self._train(pairs)
 
     def _train(self, pairs: Sequence[_Pair]) -> None:
         if not pairs:

@@ -173,7 +173,7 @@ def test_a_file_holds_all_of_it(trained: RankingPredictor, tmp_path: Path) -> No
     assert [file.name for file in tmp_path.iterdir()] == ["predictor.npz"]
     copy = pickle.loads(pickle.dumps(loaded))
     assert predictions(copy) == predictions(trained)
-    for number in range(3):
+    for number in range(12):
         copy.learn(form_attempt(number + 300, task="form-2"))
     assert predictions(copy) != predictions(trained)
     assert accuracy(copy, [form_attempt(n, task="form-2") for n in range(600, 620)], 3) > 0.9
