@@ -165,6 +165,11 @@ static int map_vma(const struct bunshin_task *task, struct vma_area *vma)
 			       (unsigned long)vma->e->start, (unsigned long)vma->e->end);
 			return -1;
 		}
+		/* A lock is not inherited; it moves along. */
+		if ((vma->e->flags & MAP_LOCKED) && mlock(segs->v[i].addr, vma->e->end - vma->e->start)) {
+			pr_perror("cannot lock %#lx-%#lx", (unsigned long)vma->e->start, (unsigned long)vma->e->end);
+			return -1;
+		}
 		vma->e->status |= VMA_PREMMAPED;
 		vma->premmaped_addr = vma->e->start;
 		return add_move(BUNSHIN_MOVE_VMA, &segs->v[i]);

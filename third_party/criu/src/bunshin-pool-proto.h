@@ -16,6 +16,10 @@
  *                             <- OK with the pid, or FAILED; its end without an answer is a failure
  *   FORK     control socket   ->        a new pool process for a child snapshot; it answers there
  *                             <- OK with its pid
+ *   SAVE     socket, directory  ->      a child writes all as CRIU images; it answers on the socket
+ *                             <- OK
+ *   LOAD     directory        ->        instead of PREPARE, RECORD, RELEASE: becomes what was saved there
+ *                             <- OK
  *
  * The pool exits when its control socket is shut down at the other end, or the process that
  * started it has ended.
@@ -30,6 +34,8 @@ enum bsh_pool_type {
 	BSH_POOL_RELEASE,
 	BSH_POOL_BRANCH,
 	BSH_POOL_FORK,
+	BSH_POOL_SAVE,
+	BSH_POOL_LOAD,
 	BSH_POOL_OK = 64,
 	BSH_POOL_RECORDED,
 	BSH_POOL_FAILED,
@@ -54,7 +60,10 @@ struct bsh_pool_prepare {
 	char log[512];        /* absolute path of the dump's log; "": none */
 };
 
-/* RECORD, RELEASE, FORK. FORK comes with one descriptor: the new pool's control socket. */
+/*
+ * RECORD, RELEASE, FORK, SAVE, LOAD. FORK comes with one descriptor, the new pool's control socket; SAVE with
+ * a socket for the answer and a directory; LOAD with a directory.
+ */
 struct bsh_pool_plain {
 	struct bsh_pool_header header;
 };

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -47,6 +48,7 @@
 #endif
 
 #define FDS_MAX (3 + BSH_POOL_CGROUPS_MAX)
+#define SAVE_NICE 10
 
 union request {
 	struct bsh_pool_header header;
@@ -151,6 +153,15 @@ static int make_images_dir(void)
 	return dir;
 }
 
+/* Where branches look for their images. */
+static int open_images(void)
+{
+	char path[64];
+
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", pool.images_fd);
+	return open_image_dir(path, O_RSTR) < 0 ? -1 : 0;
+}
+
 static int serve_prepare(const union request *req)
 {
 	struct bsh_pool_answer answer = {};
@@ -228,6 +239,48 @@ static int serve_fork(const union request *req, const int *fds, unsigned int n_f
 	return pid < 0 ? refuse(fds, n_fds, req->header.seq, errno, "the pool cannot fork") : 0;
 }
 
+/* In a child: the pool serves others meanwhile, and writing yields to whoever computes. */
+static int save(pid_t parent, const int *fds, uint32_t seq)
+{
+	struct bsh_pool_answer answer = {};
+
+	close(pool.control);
+	if (prctl(PR_SET_PDEATHSIG, SIGKILL) || getppid() != parent)
+		return 1;
+	setpriority(PRIO_PROCESS, 0, SAVE_NICE);
+	if (!bunshin_save(pool.images_fd, fds[1]))
+		return answer_on(fds[0], &answer, seq, BSH_POOL_OK) ? 1 : 0;
+	answer.error = EIO;
+	snprintf(answer.text, sizeof(answer.text), "%s", last_error("the images cannot be written"));
+	return answer_on(fds[0], &answer, seq, BSH_POOL_FAILED) ? 1 : 0;
+}
+
+static int serve_save(const union request *req, const int *fds, unsigned int n_fds)
+{
+	pid_t parent = getpid(), pid;
+
+	if (n_fds != 2 || pool.images_fd < 0)
+		return refuse(fds, n_fds, req->header.seq, EINVAL, "SAVE came without its descriptors");
+	pid = fork();
+	if (!pid)
+		_exit(save(parent, fds, req->header.seq));
+	return pid < 0 ? refuse(fds, n_fds, req->header.seq, errno, "the pool cannot fork") : 0;
+}
+
+static int serve_load(const union request *req, const int *fds, unsigned int n_fds)
+{
+	struct bsh_pool_answer answer = {};
+
+	if (n_fds != 1 || pool.images_fd >= 0)
+		return answer_failed(req->header.seq, EINVAL, "LOAD came to a pool in use");
+	pool.images_fd = make_images_dir();
+	if (pool.images_fd < 0 || bunshin_load(fds[0], pool.images_fd))
+		return answer_failed(req->header.seq, EIO, last_error("the images cannot be read"));
+	if (open_images())
+		return answer_failed(req->header.seq, EIO, last_error("the images cannot be opened"));
+	return answer_with(&answer, req->header.seq, BSH_POOL_OK);
+}
+
 static int serve(const union request *req, const int *fds, unsigned int n_fds)
 {
 	if (req->header.version != BSH_POOL_VERSION)
@@ -243,6 +296,10 @@ static int serve(const union request *req, const int *fds, unsigned int n_fds)
 		return serve_branch(req, fds, n_fds);
 	case BSH_POOL_FORK:
 		return serve_fork(req, fds, n_fds);
+	case BSH_POOL_SAVE:
+		return serve_save(req, fds, n_fds);
+	case BSH_POOL_LOAD:
+		return serve_load(req, fds, n_fds);
 	}
 	return answer_failed(req->header.seq, EINVAL, "unknown request");
 }

@@ -16,6 +16,7 @@
  *   bunshin-record.c  the dump, in a child of the pool, and what it tells the pool
  *   bunshin-shm.c     shared memory
  *   bunshin-branch.c  the restore, in a child of the pool
+ *   bunshin-durable.c the pool as a directory of images, and back
  *
  * Functions return 0 or -1 and have logged why, as CRIU's do.
  */
@@ -25,6 +26,7 @@
 
 struct pstree_item;
 struct vm_area_list;
+struct vma_area;
 struct cr_img;
 struct task_restore_args;
 
@@ -166,6 +168,8 @@ int bunshin_read_vmas(pid_t pid, struct bunshin_vma **ret_vmas, size_t *ret_n);
  * content back. Nobody does that to a library's relocations, and they are most of what is dirty.
  */
 void bunshin_mark_copies(struct bunshin_vma *vmas, size_t n);
+/* As the images describe it. */
+void bunshin_vma_fill(struct bunshin_vma *to, struct vma_area *vma);
 /* All processes below @root: real and inner pids. */
 struct bunshin_pid {
 	pid_t real, vpid;
@@ -206,6 +210,24 @@ void bunshin_shm_begin(void);
 void bunshin_shm_sweep(void);
 void bunshin_shm_advise(int advice);
 uint64_t bunshin_shm_bytes(void);
+
+/* The i-th object's id; false past the last. */
+bool bunshin_shm_id(size_t i, uint64_t *ret_id);
+/* Writes its populated pages. */
+struct bunshin_pages;
+int bunshin_shm_put(size_t i, struct bunshin_pages *pages);
+/* Makes an object and says where it lies; then which of it is populated, in order. */
+char *bunshin_shm_make(uint64_t id, uint64_t size);
+int bunshin_shm_populate(uint64_t id, uint64_t start, uint64_t end);
+
+/* ---- on disk ---- */
+
+/* Writes the pool and the images that it recorded as a complete directory of images. */
+int bunshin_save(int images_fd, int dir_fd);
+/* Makes the pool from such a directory, and copies what is not memory to @images_fd. */
+int bunshin_load(int dir_fd, int images_fd);
+/* Pages that go to the address @to. */
+int bunshin_pages_put(struct bunshin_pages *pages, uint64_t to, const char *from, uint64_t len);
 
 /* ---- requests ---- */
 

@@ -171,6 +171,19 @@ static uint32_t kind_of(struct vma_area *vma)
 	return vma_area_is(vma, VMA_FILE_PRIVATE) ? BUNSHIN_RUN : BUNSHIN_WHOLE;
 }
 
+void bunshin_vma_fill(struct bunshin_vma *to, struct vma_area *vma)
+{
+	*to = (struct bunshin_vma){
+		.start = vma->e->start,
+		.end = vma->e->end,
+		.prot = vma->e->prot,
+		.flags = vma->e->flags,
+		.kind = kind_of(vma),
+		.file = vma_area_is(vma, VMA_FILE_PRIVATE) ? vma->e->shmid : 0,
+		.whole = vma_area_is(vma, VMA_AREA_VDSO) || vma_area_is(vma, VMA_AREA_AIORING),
+	};
+}
+
 int bunshin_record_task(struct pstree_item *item, struct vm_area_list *vmas)
 {
 	static unsigned int turn;
@@ -191,15 +204,7 @@ int bunshin_record_task(struct pstree_item *item, struct vm_area_list *vmas)
 			pr_err("pid %d has more than %u mappings\n", item->pid->real, VMAS_MAX);
 			return -1;
 		}
-		to[n++] = (struct bunshin_vma){
-			.start = vma->e->start,
-			.end = vma->e->end,
-			.prot = vma->e->prot,
-			.flags = vma->e->flags,
-			.kind = kind_of(vma),
-			.file = vma_area_is(vma, VMA_FILE_PRIVATE) ? vma->e->shmid : 0,
-			.whole = vma_area_is(vma, VMA_AREA_VDSO) || vma_area_is(vma, VMA_AREA_AIORING),
-		};
+		bunshin_vma_fill(&to[n++], vma);
 	}
 	bunshin_mark_copies(to, n);
 	return ask((struct note){ .type = TASK, .vpid = vpid(item), .real = item->pid->real, .n = n, .id = turn }, -1);

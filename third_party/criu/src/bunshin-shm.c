@@ -203,6 +203,42 @@ void bunshin_shm_advise(int advice)
 			pr_perror("cannot advise %d on shared memory", advice);
 }
 
+bool bunshin_shm_id(size_t i, uint64_t *ret_id)
+{
+	if (i >= n_shms)
+		return false;
+	*ret_id = shms[i].id;
+	return true;
+}
+
+int bunshin_shm_put(size_t i, struct bunshin_pages *pages)
+{
+	const struct shm *shm = &shms[i];
+	size_t k;
+
+	for (k = 0; k < shm->data.n; k++) {
+		struct bunshin_range *r = &shm->data.v[k];
+
+		if (bunshin_pages_put(pages, r->start, shm->addr + r->start, r->end - r->start))
+			return -1;
+	}
+	return 0;
+}
+
+char *bunshin_shm_make(uint64_t id, uint64_t size)
+{
+	struct shm *shm = shm_get(id, size);
+
+	return shm ? shm->addr : NULL;
+}
+
+int bunshin_shm_populate(uint64_t id, uint64_t start, uint64_t end)
+{
+	struct shm *shm = shm_find(id);
+
+	return shm ? bunshin_ranges_add(&shm->data, start, end) : -1;
+}
+
 int bunshin_restore_shmem(void *addr, unsigned long size, unsigned long shmid)
 {
 	struct shm *shm = shm_find(shmid);
