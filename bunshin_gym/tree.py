@@ -151,7 +151,7 @@ class SnapshotTree:
         # A sweep must not remove contents between their storing and the commit that names them.
         sizes: list[int] = []
 
-        def store(content: bytes) -> bytes:
+        def store(content: bytes | memoryview) -> bytes:
             sizes.append(len(content))
             return self.contents.put(content)
 

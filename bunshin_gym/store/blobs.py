@@ -62,7 +62,7 @@ class BlobStore:
         name = digest.hex()
         return self.root / name[:2] / name[2:]
 
-    def put(self, content: bytes) -> bytes:
+    def put(self, content: bytes | memoryview) -> bytes:
         """Stores a content unless it is there, and returns its name.
 
         Raises:
@@ -72,7 +72,10 @@ class BlobStore:
         path = self.path(digest)
         if not path.exists():
             self._write(path, content)
-        self._remember(digest, content)
+        with self._recent_lock:
+            known = digest in self._recent
+        if not known:
+            self._remember(digest, bytes(content))
         return digest
 
     def get(self, digest: bytes) -> bytes:
@@ -118,7 +121,7 @@ class BlobStore:
             self._recent.clear()
         return freed_bytes
 
-    def _write(self, path: Path, content: bytes) -> None:
+    def _write(self, path: Path, content: bytes | memoryview) -> None:
         path.parent.mkdir(exist_ok=True)
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
         try:

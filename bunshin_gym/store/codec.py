@@ -22,7 +22,7 @@ _ARRAY, _SCALAR, _TUPLE, _TEXT, _BYTES, _INTEGER = range(1, 7)
 _LARGE: Final = 2048
 _INT64: Final = range(-(1 << 63), 1 << 64)
 
-Put = Callable[[bytes], bytes]
+Put = Callable[[bytes | memoryview], bytes]
 Get = Callable[[bytes], bytes]
 
 
@@ -124,8 +124,10 @@ def _descr(dtype: np.dtype[Any], path: str) -> Any:
 
 
 def _fold_array(value: np.ndarray[Any, Any], put: Put, path: str) -> Any:
-    name = put(value.tobytes())
-    head = [_descr(value.dtype, path), list(value.shape), name]
+    descr = _descr(value.dtype, path)
+    # The array's own memory, not a copy of it: screens are large.
+    name = put(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
+    head = [descr, list(value.shape), name]
     return msgpack.ExtType(_ARRAY, _pack(_lists(head)))
 
 
