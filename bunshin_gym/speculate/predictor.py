@@ -17,8 +17,12 @@ from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_matrix
-from sklearn.linear_model import LogisticRegression, SGDClassifier
+
+try:
+    from scipy.sparse import csr_matrix
+    from sklearn.linear_model import LogisticRegression, SGDClassifier
+except ImportError as error:
+    raise ImportError(f"{error}: pip install 'bunshin-gym[speculate]'") from error
 
 from bunshin_gym.errors import UsageError
 from bunshin_gym.speculate.features import DIMENSIONS, Situation, feature_rows

@@ -58,7 +58,7 @@ def governor() -> Iterator[Governor]:
 def script_of(observation: dict[str, Any], task: str) -> list[ToolCall]:
     calls = []
     for name, role, args in TASKS[task]:
-        line = next(line for line in observation["axtree_txt"].splitlines() if f"] {role}" in line)
+        line = next(line for line in observation["axtree_txt"].splitlines() if f"] {role} '" in line)
         bid = line.strip().removeprefix("[").partition("]")[0]
         more = {"button": "left", "modifiers": []} if name == "click" else args
         calls.append(ToolCall(name=name, args={"bid": bid, **more}))
