@@ -121,6 +121,12 @@ class Apt:
         self._run("apt-get", "-q", "download", *packages, cwd=folder)
         return [next(folder.glob(f"{package}_*.deb")) for package in packages]
 
+    def closure(self, packages: list[str]) -> list[Path]:
+        """Fetches them with all that they depend on, as for an empty system."""
+        options = ("-q", "-y", "--no-install-recommends", "--download-only")
+        self._run("apt-get", *options, "install", *packages)
+        return sorted((self._root / "cache/archives").glob("*.deb"))
+
 
 def fetch(series: Series, *, update: bool = False) -> Kernel:
     """The series' newest kernel, or the one that the cache holds already."""

@@ -42,7 +42,7 @@ class Guest:
     memory_mib: int = 2048
     swap_mib: int = 512
     disk_mib: int = 0
-    timeout_s: int = 300
+    timeout_s: int = 600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from kernels import Kernel
+from kernels import BOOKWORM, CACHE, Apt, Kernel
 
 HERE = Path(__file__).resolve().parent
 REPO = HERE.parents[1]
@@ -43,9 +43,8 @@ def programs(folder: Path) -> dict[str, Path]:
 
 def criu() -> dict[str, Path]:
     """Our CRIU and the libraries that it is linked with, by their path in the guest."""
-    build = str(REPO / "third_party/criu/build.sh")
-    subprocess.run([build], check=True)
-    binary = Path(subprocess.run([build, "--path"], check=True, capture_output=True, text=True).stdout.strip())
+    subprocess.run([REPO / "third_party/criu/build.sh"], check=True)
+    binary = (CACHE.parents[1] / "criu/current").resolve() / "sbin/criu"
     listed = subprocess.run(["ldd", binary], check=True, capture_output=True, text=True).stdout
     libraries = {path: Path(path).resolve() for path in re.findall(r"(/[^ ]+) \(0x", listed)}
     return {"/criu/criu": binary, **libraries}
@@ -66,22 +65,52 @@ def modules(kernel: Kernel, folder: Path) -> dict[str, Path]:
     return found
 
 
+#: An X server and clients; GLX, which most of their dependencies serve, is switched off.
+DISPLAY = ("xvfb", "x11-apps", "x11-utils")
+UNUSED = re.compile(r"libllvm|libgl1-mesa-dri|libicu|libz3|man-db|groff|libxml2|fonts-|bsdextrautils|debconf")
+
+
+def display_layer() -> Path:
+    """A root file system with an X server, made once."""
+    done = CACHE / "display"
+    if done.exists():
+        return done
+    print("kmod: fetching an X server", flush=True)
+    making = CACHE / "display.making"
+    shutil.rmtree(making, ignore_errors=True)
+    for archive in Apt(making / "apt", BOOKWORM).closure(list(DISPLAY)):
+        if not UNUSED.match(archive.name):
+            subprocess.run(["dpkg-deb", "-x", archive, making / "root"], check=True)
+    root = making / "root"
+    for name in ("doc", "man", "locale", "lintian", "bug"):
+        shutil.rmtree(root / "usr/share" / name, ignore_errors=True)
+    _finish_root(root)
+    root.rename(done)
+    shutil.rmtree(making)
+    return done
+
+
+def _finish_root(root: Path) -> None:
+    """A shell and its tools, account files, and the folders that every root has."""
+    for name in ("bin", "etc", "tmp", "root", "run", "var"):
+        (root / name).mkdir(parents=True, exist_ok=True)
+    busybox = shutil.which("busybox")
+    assert busybox
+    shutil.copy2(busybox, root / "bin/busybox")
+    for applet in subprocess.run([busybox, "--list"], check=True, capture_output=True, text=True).stdout.split():
+        if applet != "busybox" and not (root / "bin" / applet).exists():
+            (root / "bin" / applet).symlink_to("busybox")
+    (root / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\n")
+
+
 def layers(built: dict[str, Path], folder: Path) -> Path:
     """The workspace's two layers: what the core puts into each, and a root file system of busybox."""
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "runtime/.bunshin").mkdir(parents=True)
     shutil.copy2(built["init"], folder / "runtime/.bunshin/init")
     root = folder / "root"
-    for name in ("bin", "etc", "tmp", "root", "run", "var"):
-        (root / name).mkdir(parents=True)
-    busybox = shutil.which("busybox")
-    assert busybox
-    shutil.copy2(busybox, root / "bin/busybox")
-    for applet in subprocess.run([busybox, "--list"], check=True, capture_output=True, text=True).stdout.split():
-        if applet != "busybox":
-            (root / "bin" / applet).symlink_to("busybox")
+    _finish_root(root)
     shutil.copy2(built["life"], root / "bin/life")
-    (root / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\n")
     for path in (folder / "runtime", root, *root.rglob("*")):
         if path.is_dir():
             os.chmod(path, 0o755)
@@ -94,6 +123,7 @@ def files(kernel: Kernel, folder: Path) -> dict[str, Path]:
     return {
         "/bin/forkwork": built["forkwork"],
         "/layers": layers(built, folder / "layers"),
+        "/layers/display": display_layer(),
         **criu(),
         **modules(kernel, folder / "modules"),
     }
@@ -111,12 +141,18 @@ def fork(mib: int, *words: str) -> str:
     return f"forkwork /home /criu/criu /layers/runtime /layers/root {mib} {' '.join(words)}"
 
 
+def fork_display(*words: str) -> str:
+    """As that, for a workspace with an X server and a client."""
+    return f"forkwork /home /criu/criu /layers/runtime /layers/display display {' '.join(words)}"
+
+
 def script(mib: int, options: str) -> str:
     """Forks through both engines in one run, then once more without our module."""
     return f"""
 {prelude()}
 insmod /bunshin.ko {options}
 {fork(mib, "module", "pool", "kmod")}
+{fork_display("module", "kmod")}
 rmmod bunshin && echo 'PASS workspace leaves the module unused' || echo 'FAIL workspace leaves the module unused'
 {fork(32, "none", "kmod")}
 left=$(find /home/workspaces /home/snapshots /home/trash -mindepth 1 -maxdepth 1; pidof life; grep /home /proc/mounts)

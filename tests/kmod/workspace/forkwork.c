@@ -3,7 +3,10 @@
  * Forks a live workspace through our core with each engine in turn, and says
  * what it cost.
  *
- *   forkwork HOME CRIU RUNTIME-LAYER ROOT-LAYER MIB module|none ENGINE...
+ *   forkwork HOME CRIU RUNTIME-LAYER ROOT-LAYER MIB|display module|none ENGINE...
+ *
+ * With a number, the workspace is life.c with that much memory; with "display",
+ * an X server and a client of it.
  */
 #include <stdarg.h>
 #include <stdbool.h>
@@ -39,23 +42,31 @@ static _Noreturn __attribute__((format(printf, 1, 2))) void fail(const char *for
 			fail("%s: %s", #call, error.msg); \
 	} while (0)
 
-/* What the workspace's main command answers. */
-static char *ask(struct bsh_workspace *ws, const char *words)
+/* What a command in the workspace prints. */
+static char *shell(struct bsh_workspace *ws, const char *command)
 {
-	static char text[256];
-	const char *argv[] = { "/bin/sh", "-c", text, NULL };
-	struct bsh_exec_request request = { .argv = argv, .timeout_ms = 120000 };
+	static char text[1024];
+	const char *argv[] = { "/bin/sh", "-c", command, NULL };
+	const char *env[] = { "PATH=/usr/bin:/bin", "DISPLAY=:7", "LC_ALL=C", NULL };
+	struct bsh_exec_request request = { .argv = argv, .env = env, .timeout_ms = 120000 };
 	struct bsh_exec_result result = { 0 };
 
-	snprintf(text, sizeof(text), "exec /bin/life ask %s", words);
 	TRY(bsh_workspace_exec(ws, &request, &result, &error));
 	snprintf(text, sizeof(text), "%.*s", (int)result.out_len, (const char *)result.out);
 	text[strcspn(text, "\n")] = '\0';
 	if (result.exit_code || result.timed_out)
-		fail("%s: exit code %d: %.*s", words, result.exit_code, (int)result.errout_len,
+		fail("%s: exit code %d: %.*s", command, result.exit_code, (int)result.errout_len,
 		     (const char *)result.errout);
 	bsh_exec_result_release(&result);
 	return text;
+}
+
+static char *ask(struct bsh_workspace *ws, const char *words)
+{
+	char command[128];
+
+	snprintf(command, sizeof(command), "exec /bin/life ask %s", words);
+	return shell(ws, command);
 }
 
 static void expect(struct bsh_workspace *ws, const char *words, const char *wanted)
@@ -66,27 +77,23 @@ static void expect(struct bsh_workspace *ws, const char *words, const char *want
 		fail("%s of %s: %s, not %s", words, bsh_workspace_id(ws), got, wanted);
 }
 
-/* The main command is up once it answers. */
-static void await(struct bsh_workspace *ws)
+static struct bsh_workspace *start(struct bsh_core *core, const char *const *argv)
 {
-	const char *argv[] = { "/bin/sh", "-c", "until test -S /run/life.sock; do sleep 0.05; done", NULL };
-	struct bsh_exec_request request = { .argv = argv, .timeout_ms = 120000 };
-	struct bsh_exec_result result = { 0 };
-
-	TRY(bsh_workspace_exec(ws, &request, &result, &error));
-	if (result.exit_code || result.timed_out)
-		fail("the main command does not listen");
-	bsh_exec_result_release(&result);
-}
-
-static struct bsh_workspace *start(struct bsh_core *core)
-{
-	const char *argv[] = { "/bin/life", mib, NULL }, *env[] = { "PATH=/bin", NULL };
+	const char *env[] = { "PATH=/usr/bin:/bin", "DISPLAY=:7", "LC_ALL=C", NULL };
 	struct bsh_workspace_spec spec = { .layers = layers, .argv = argv, .env = env };
 	struct bsh_workspace *ws;
 
 	TRY(bsh_workspace_start(core, &spec, &ws, &error));
-	await(ws);
+	return ws;
+}
+
+/* The main command is up once it listens. */
+static struct bsh_workspace *start_life(struct bsh_core *core)
+{
+	const char *argv[] = { "/bin/life", mib, NULL };
+	struct bsh_workspace *ws = start(core, argv);
+
+	shell(ws, "until test -S /run/life.sock; do sleep 0.05; done");
 	return ws;
 }
 
@@ -161,7 +168,7 @@ static void check_second_generation(struct bsh_workspace *branch, bool module)
 
 static void run_engine(struct bsh_core *core, bool module)
 {
-	struct bsh_workspace *source = start(core), *branches[BRANCHES];
+	struct bsh_workspace *source = start_life(core), *branches[BRANCHES];
 	struct bsh_fork_stats stats = { 0 };
 	struct bsh_snapshot *snapshot;
 
@@ -183,6 +190,49 @@ static void run_engine(struct bsh_core *core, bool module)
 	fflush(stdout);
 }
 
+#define CLIENT "xwininfo -root -tree | grep -q XEyes"
+#define NAME(who) "xprop -root -f BUNSHIN 8s -set BUNSHIN " who
+#define NAMED(who) "name=$(xprop -root BUNSHIN); test \"$name\" = 'BUNSHIN(STRING) = \"" who "\"' || { echo \"$name\" >&2; false; }"
+
+static struct bsh_workspace *start_display(struct bsh_core *core)
+{
+	const char *argv[] = { "/bin/sh", "-c",
+			       "Xvfb :7 -screen 0 640x480x24 -extension GLX -noreset & "
+			       "until xwininfo -root; do sleep 0.1; done >/dev/null 2>&1; exec xeyes",
+			       NULL };
+	struct bsh_workspace *ws = start(core, argv);
+
+	shell(ws, "until " CLIENT "; do sleep 0.1; done 2>/dev/null");
+	return ws;
+}
+
+/* Server and client go on with each other on both sides, and what one server is told the other does not hear. */
+static void run_display(struct bsh_core *core)
+{
+	struct bsh_workspace *source = start_display(core), *branch;
+	struct bsh_fork_stats stats = { 0 };
+	struct bsh_snapshot *snapshot;
+
+	shell(source, NAME("before"));
+	TRY(bsh_snapshot_take(source, engine, &snapshot, &stats, &error));
+	report("display", &stats);
+	TRY(bsh_snapshot_branch(snapshot, NULL, &branch, NULL, &error));
+	shell(branch, NAMED("before") " && " CLIENT " && pidof xeyes");
+	shell(branch, NAME("branch"));
+	shell(source, NAMED("before"));
+	shell(source, NAME("source"));
+	shell(branch, NAMED("branch"));
+	/* A client that ends takes its window along, on its own side only. */
+	shell(branch, "kill $(pidof xeyes); while " CLIENT "; do sleep 0.1; done");
+	shell(source, CLIENT);
+	TRY(bsh_workspace_stop(source, &error));
+	shell(branch, NAMED("branch"));
+	bsh_workspace_free(branch);
+	bsh_workspace_free(source);
+	bsh_snapshot_free(snapshot);
+	printf("PASS display %s\n", engine);
+}
+
 int main(int argc, char **argv)
 {
 	struct bsh_core *core;
@@ -198,7 +248,10 @@ int main(int argc, char **argv)
 	TRY(bsh_core_open(argv[1], argv[2], &core, &error));
 	for (int i = 7; i < argc; i++) {
 		engine = argv[i];
-		run_engine(core, module);
+		if (!strcmp(mib, "display"))
+			run_display(core);
+		else
+			run_engine(core, module);
 	}
 	bsh_core_free(core);
 	return 0;
