@@ -12,7 +12,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,7 +28,7 @@ from bunshin_gym.errors import (
     UsageError,
     WorkspaceDied,
 )
-from bunshin_gym.types import ExecResult, ForkStats, Phase, WorkspaceStats
+from bunshin_gym.types import ExecResult, ForkStats, GroupStats, MemoryAccount, Phase, WorkspaceStats
 
 __all__ = [
     "GcReport",
@@ -167,6 +167,10 @@ def _fork_stats(stats: Any) -> ForkStats:
     )
 
 
+def _account(account: Any) -> MemoryAccount:
+    return MemoryAccount(**{field.name: getattr(account, field.name) for field in fields(MemoryAccount)})
+
+
 class _Handle:
     """Owns one C object; closing is idempotent, and a no-op in a process that did not make it."""
 
@@ -252,6 +256,14 @@ class NativeCore(_Handle):
             cgroups=report.cgroups,
             layers=report.layers,
         )
+
+    def account(self, ids: Sequence[str]) -> GroupStats:
+        """What workspaces and snapshots take, of whichever process; one that is gone takes nothing."""
+        arena = _Arena()
+        each, total = ffi.new("struct bsh_account[]", len(ids) + 1), ffi.new("struct bsh_account *")
+        self._call(lib.bsh_account, arena.array(ids, "ids"), each, total)
+        members = {name: _account(each[number]) for number, name in enumerate(ids)}
+        return GroupStats(total=_account(total), members=members)
 
     def start(self, spec: Spec) -> NativeWorkspace:
         """Starts a workspace; returns once its main command runs."""

@@ -29,6 +29,7 @@ class Record:
         owned: whether that process lives; without it the next collection reaps this.
         pid: process 1 of a workspace as the host sees it; 0 for a snapshot, or before it runs.
         alive: whether that process lives.
+        pool_pid: the process that holds the memory of a snapshot, or of the one that a branch came from; 0 for none.
         parent: id of the snapshot that a workspace, or of the workspace that a snapshot, was made from.
         engine: what carried it; None for a workspace that was started.
         label: what its maker noted (JSON object).
@@ -43,6 +44,7 @@ class Record:
     owned: bool
     pid: int
     alive: bool
+    pool_pid: int
     parent: str | None
     engine: str | None
     label: Mapping[str, Any]
@@ -81,7 +83,7 @@ def _parse(kind: Kind, folder: Path, text: str, boot_id: str) -> Record:
     for line in text.splitlines():
         key, _, value = line.partition("=")
         values.setdefault(key, []).append(value)
-    owner, init = values["owner"][0], values.get("init", [""])[0]
+    owner, init, pool = (values.get(key, [""])[0] for key in ("owner", "init", "pool"))
 
     def first(key: str) -> str | None:
         return _unescape(values[key][0]) if key in values else None
@@ -94,6 +96,7 @@ def _parse(kind: Kind, folder: Path, text: str, boot_id: str) -> Record:
         owned=_is_alive(owner, boot_id),
         pid=int(init.split()[0]) if init else 0,
         alive=bool(init) and _is_alive(init, boot_id),
+        pool_pid=int(pool.split()[0]) if pool and _is_alive(pool, boot_id) else 0,
         parent=first("parent"),
         engine=first("engine"),
         label=_label(first("label") or ""),

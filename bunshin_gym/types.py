@@ -11,6 +11,8 @@ __all__ = [
     "ExecResult",
     "ForkStats",
     "Forkable",
+    "GroupStats",
+    "MemoryAccount",
     "Phase",
     "ToolCall",
     "ToolEffect",
@@ -67,6 +69,56 @@ class WorkspaceStats:
     page_table_bytes: int
     kernel_bytes: int
     layer_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryAccount:
+    """What a workspace, a snapshot or a group of them takes; every page counted once.
+
+    Unique is a page that no process outside maps; shared is one that others map too, and counted whole.
+
+    Attributes:
+        processes: how many.
+        threads: how many, in all processes.
+        private_unique_bytes: anonymous memory.
+        private_shared_bytes: likewise.
+        shm_unique_bytes: shared memory: memfd, /dev/shm, System V, shared anonymous.
+        shm_shared_bytes: likewise.
+        file_unique_bytes: mapped pages of files, which the kernel can drop and read again.
+        file_shared_bytes: likewise.
+        page_table_bytes: of all processes.
+        kernel_bytes: as memory cgroups tell, page tables among it; 0 where they do not.
+        disk_bytes: files: of a workspace what it changed, of a snapshot its layers and images.
+        machine_bytes: what its end would give back: unique private and shared memory, and the
+            greater of kernel memory and page tables.
+    """
+
+    processes: int
+    threads: int
+    private_unique_bytes: int
+    private_shared_bytes: int
+    shm_unique_bytes: int
+    shm_shared_bytes: int
+    file_unique_bytes: int
+    file_shared_bytes: int
+    page_table_bytes: int
+    kernel_bytes: int
+    disk_bytes: int
+    machine_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupStats:
+    """A group of workspaces and snapshots at one moment.
+
+    Attributes:
+        total: of all together, with the page pools that the workspaces stand on.
+        members: each by its id, as if alone: a page that two members map is shared in both, and
+            unique in the total if nobody else maps it.
+    """
+
+    total: MemoryAccount
+    members: Mapping[str, MemoryAccount]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -222,6 +222,11 @@ class Workspace:
         return self._native.pid
 
     @property
+    def core(self) -> Core:
+        """The state directory it is in."""
+        return self._core
+
+    @property
     def root(self) -> Path:
         """Its root directory, as the host sees it. Do not follow symbolic links in it: they are the workspace's."""
         return Path(f"/proc/{self.pid}/root")
@@ -358,6 +363,11 @@ class Snapshot:
     def id(self) -> str:
         """Names it in the registry and in messages."""
         return self._native.id
+
+    @property
+    def core(self) -> Core:
+        """The state directory it is in."""
+        return self._core
 
     @property
     def engine(self) -> str:

@@ -82,9 +82,9 @@ static int reap(
 
 	if (rc == 1) {
 		rc = workspace ? reap_cgroup(core, id, report, err) : 0;
-		/* Beside the cgroup: a process that has left it, or serves a snapshot. */
+		/* Beside the cgroup: a process that has left it, or holds a snapshot's memory. */
 		if (rc == 0)
-			rc = kill_owner(&record.init, report, err);
+			rc = kill_owner(workspace ? &record.init : &record.pool, report, err);
 		if (rc == 0)
 			rc = bsh_registry_remove(core->home, kind, id, err);
 		if (rc == 0 && workspace)

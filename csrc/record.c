@@ -68,6 +68,7 @@ char *bsh_record_format(const struct bsh_record *record)
 	add_text(&buffer, "id", record->id);
 	add_owner(&buffer, "owner", &record->owner);
 	add_owner(&buffer, "init", &record->init);
+	add_owner(&buffer, "pool", &record->pool);
 	for (size_t i = 0; record->layers && record->layers[i]; i++)
 		add_text(&buffer, "layer", record->layers[i]);
 	for (size_t i = 0; record->deltas && record->deltas[i]; i++)
@@ -123,6 +124,8 @@ static bool parse_line(struct bsh_record *record, const char *key, char *value)
 		return parse_owner(value, &record->owner);
 	if (strcmp(key, "init") == 0)
 		return parse_owner(value, &record->init);
+	if (strcmp(key, "pool") == 0)
+		return parse_owner(value, &record->pool);
 	unescape(value);
 	for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
 		if (strcmp(key, texts[i].key) == 0)

@@ -27,6 +27,7 @@ struct bsh_record {
 	char *id;
 	struct bsh_owner owner;
 	struct bsh_owner init; /* of a workspace, once it runs */
+	struct bsh_owner pool; /* of a snapshot, and of a branch of it: the process that holds its memory, if any */
 	char **layers;	       /* top first, absolute */
 	char **deltas; /* of a workspace: layers of its own snapshots that its next one is stacked on; top first */
 	char **env;

@@ -118,6 +118,7 @@ static void fill_record(struct bsh_record *record, struct taking *take, const st
 	record->layers = stack_layers(ws, layer, take->stacked, take->merged, take->n_merged);
 	record->deltas = bsh_strv_copy(NULL);
 	memset(&record->init, 0, sizeof(record->init));
+	memset(&record->pool, 0, sizeof(record->pool));
 	clock_gettime(CLOCK_REALTIME, &now);
 	record->created_ns = now.tv_sec * 1000000000LL + now.tv_nsec;
 }
@@ -314,6 +315,19 @@ static void fill_source(struct taking *take, const struct bsh_engine *engine)
 	take->source.context = take;
 }
 
+/* So that others find the memory too: `gc`, and accounts that another process makes. */
+static int note_holder(struct taking *take, struct bsh_error *err)
+{
+	const struct bsh_engine *engine = take->snap->origin->engine;
+	struct bsh_record *record = &take->snap->record;
+	int rc;
+
+	if (!engine->holder)
+		return 0;
+	rc = bsh_owner_of(engine->holder(take->snap->origin->state), &record->pool, err);
+	return rc < 0 ? rc : bsh_registry_update(take->snap->core->home, "snapshots", record, err);
+}
+
 static int prepare_engine(struct taking *take, struct bsh_error *err)
 {
 	struct bsh_origin *origin = take->snap->origin;
@@ -324,6 +338,8 @@ static int prepare_engine(struct taking *take, struct bsh_error *err)
 	take->source.pids = take->pids;
 	rc = origin->engine->prepare(
 		&take->source, take->ws->core->criu, take->snap->dir, &take->trace, &origin->state, err);
+	if (rc == 0)
+		rc = note_holder(take, err);
 	if (rc == 0)
 		rc = bsh_fault_hit(BSH_FAULT_ENGINE_PREPARED, err);
 	bsh_trace_end(&take->trace, phase);

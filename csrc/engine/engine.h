@@ -10,6 +10,8 @@
  *   record    source frozen: the state goes into the snapshot's directory or the pool
  *   finish    source running again: what can wait
  *   branch    namespaces, mounts and cgroup are ready (struct bsh_place): start the tree there
+ *   save      beside all this: a complete directory of CRIU images, for another day
+ *   load      instead of prepare, record, finish: from such a directory, whichever engine wrote it
  *   drop      forget the snapshot's memory
  */
 #include <sys/types.h>
@@ -67,6 +69,15 @@ struct bsh_engine {
 	 */
 	int (*branch)(void *state, const struct bsh_place *place, struct bsh_trace *trace, struct bsh_carried *carried,
 		pid_t *ret_pid, struct bsh_error *err);
+	/* The process that holds the snapshot's memory, once prepared; NULL: this engine has none. */
+	pid_t (*holder)(const void *state);
+	/*
+	 * images is an empty directory. Beside branches, but not beside a drop; takes as long as the disk does. What is
+	 * written is not synced.
+	 */
+	int (*save)(void *state, const char *images, struct bsh_error *err);
+	/* dir is the snapshot's; images may go once it has returned. */
+	int (*load)(const char *criu, const char *images, const char *dir, void **ret_state, struct bsh_error *err);
 	/*
 	 * Also after a failed record; takes NULL. Called once the snapshot is given up and the last of its
 	 * branches has ended (they name it as parent); dir may be gone by then.

@@ -28,6 +28,7 @@
 
 #define RECORD_TIMEOUT_MS 300000
 #define BRANCH_TIMEOUT_MS 300000
+#define SAVE_TIMEOUT_MS 3600000
 #define GHOST_LIMIT_BYTES 2147483647
 /* The name under which the network namespace goes from source to branch. */
 #define NETNS_KEY "bunshin-net"
@@ -35,6 +36,7 @@
 struct pool_state {
 	int control; /* socket to the pool */
 	int pidfd;   /* of the pool */
+	pid_t pid;
 	uint32_t seq;
 };
 
@@ -170,7 +172,7 @@ static int start_pool(struct pool_state *state, const char *criu, struct bsh_err
 	rc = bsh_command_start(&command, NULL, &state->pidfd, err);
 	bsh_close_fd(&ends[1]);
 	state->control = ends[0];
-	return rc;
+	return rc < 0 ? rc : bsh_pidfd_pid(state->pidfd, &state->pid, err);
 }
 
 /* The parent snapshot's pool forks; the new one shares all its pages. */
@@ -190,6 +192,8 @@ static int fork_pool(struct pool_state *state, struct pool_state *parent, struct
 		rc = receive_answer(state->control, RECORD_TIMEOUT_MS, "fork the page pool", &answer, err);
 	if (rc == 0)
 		rc = bsh_pidfd_open(answer.pid, &state->pidfd, err);
+	if (rc == 0)
+		state->pid = answer.pid;
 	return rc;
 }
 
@@ -351,6 +355,68 @@ static int pool_branch(void *opaque, const struct bsh_place *place, struct bsh_t
 	return rc;
 }
 
+static pid_t pool_holder(const void *opaque)
+{
+	const struct pool_state *state = opaque;
+
+	return state->pid;
+}
+
+/* ---- on disk -------------------------------------------------------------------------- */
+
+static int pool_save(void *opaque, const char *images, struct bsh_error *err)
+{
+	struct pool_state *state = opaque;
+	struct bsh_pool_plain request = {.header = make_header(state, BSH_POOL_SAVE, sizeof(request))};
+	auto_close int dir = open(images, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	struct bsh_pool_answer answer;
+	int ends[2];
+	int rc;
+
+	if (dir < 0)
+		return bsh_fail(err, errno, "open %s", images);
+	rc = make_channel(ends, err);
+	if (rc < 0)
+		return rc;
+	rc = send_request(state->control, &request, sizeof(request), (int[]){ends[1], dir}, 2, err);
+	bsh_close_fd(&ends[1]);
+	if (rc == 0)
+		rc = receive_answer(ends[0], SAVE_TIMEOUT_MS, "write the images", &answer, err);
+	bsh_close_fd(&ends[0]);
+	return rc;
+}
+
+static int ask_load(struct pool_state *state, const char *images, struct bsh_error *err)
+{
+	struct bsh_pool_plain request = {.header = make_header(state, BSH_POOL_LOAD, sizeof(request))};
+	auto_close int dir = open(images, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	struct bsh_pool_answer answer;
+	int rc;
+
+	if (dir < 0)
+		return bsh_fail(err, errno, "open %s", images);
+	rc = send_request(state->control, &request, sizeof(request), &dir, 1, err);
+	return rc < 0 ? rc : receive_answer(state->control, SAVE_TIMEOUT_MS, "read the images", &answer, err);
+}
+
+static int pool_load(const char *criu, const char *images, const char *dir, void **ret_state, struct bsh_error *err)
+{
+	struct pool_state *state = bsh_alloc(sizeof(*state));
+	int rc;
+
+	(void)dir;
+	state->control = state->pidfd = -1;
+	rc = start_pool(state, criu, err);
+	if (rc == 0)
+		rc = ask_load(state, images, err);
+	if (rc < 0) {
+		pool_drop(state);
+		return rc;
+	}
+	*ret_state = state;
+	return 0;
+}
+
 const struct bsh_engine bsh_engine_kmod = {
 	.name = "kmod",
 	.probe = pool_probe,
@@ -358,6 +424,9 @@ const struct bsh_engine bsh_engine_kmod = {
 	.record = pool_record,
 	.finish = pool_finish,
 	.branch = pool_branch,
+	.save = pool_save,
+	.load = pool_load,
+	.holder = pool_holder,
 	.drop = pool_drop,
 };
 
@@ -368,5 +437,8 @@ const struct bsh_engine bsh_engine_pool = {
 	.record = pool_record,
 	.finish = pool_finish,
 	.branch = pool_branch,
+	.save = pool_save,
+	.load = pool_load,
+	.holder = pool_holder,
 	.drop = pool_drop,
 };

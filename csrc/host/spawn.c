@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/fs.h"
+#include "base/text.h"
 
 /* Shorter than PIPE_BUF: written whole or not at all. */
 static bool write_report(int fd, const struct bsh_report *report)
@@ -233,4 +234,23 @@ int bsh_pidfd_open(pid_t pid, int *ret_fd, struct bsh_error *err)
 int bsh_pidfd_kill(int pidfd, int signal)
 {
 	return syscall(SYS_pidfd_send_signal, pidfd, signal, NULL, 0) < 0 ? -errno : 0;
+}
+
+int bsh_pidfd_pid(int pidfd, pid_t *ret_pid, struct bsh_error *err)
+{
+	auto_free char *path = bsh_format("/proc/self/fdinfo/%d", pidfd);
+	auto_free char *text = NULL;
+	const char *line;
+	int pid = -1;
+	int rc = bsh_read_file(AT_FDCWD, path, &text, NULL, err);
+
+	if (rc < 0)
+		return rc;
+	line = strstr(text, "\nPid:");
+	if (!line || sscanf(line + 5, "%d", &pid) != 1)
+		return bsh_fail(err, EINVAL, "%s is no pidfd's", path);
+	if (pid <= 0)
+		return bsh_fail(err, ESRCH, "the process of descriptor %d", pidfd);
+	*ret_pid = pid;
+	return 0;
 }

@@ -48,3 +48,5 @@ void bsh_close_others(const int *keep, size_t n);
 int bsh_wait_pidfd(int pidfd, int timeout_ms, int *ret_status);
 int bsh_pidfd_open(pid_t pid, int *ret_fd, struct bsh_error *err);
 int bsh_pidfd_kill(int pidfd, int signal);
+/* The pid that it stands for; -ESRCH once that has been reaped. */
+int bsh_pidfd_pid(int pidfd, pid_t *ret_pid, struct bsh_error *err);

@@ -140,6 +140,35 @@ void bsh_snapshot_free(struct bsh_snapshot *snap); /* drops it first */
 /* Names of the engines, the default first; NULL past the last. */
 const char *bsh_engine_name(unsigned int index);
 
+/* ---- accounting ------------------------------------------------------- */
+
+/*
+ * What a workspace, a snapshot or a group of them takes. Every page is counted once, however often it is
+ * mapped: it is unique if no process outside maps it, shared if one does. Of shared pages each is counted whole.
+ */
+struct bsh_account {
+	unsigned long long processes;
+	unsigned long long threads;
+	unsigned long long private_unique_bytes; /* anonymous memory */
+	unsigned long long private_shared_bytes;
+	unsigned long long shm_unique_bytes; /* shared memory: memfd, /dev/shm, System V, shared anonymous */
+	unsigned long long shm_shared_bytes;
+	unsigned long long file_unique_bytes; /* mapped pages of files: the kernel can drop them and read them again */
+	unsigned long long file_shared_bytes;
+	unsigned long long page_table_bytes;
+	unsigned long long kernel_bytes;  /* as memory cgroups tell, page tables included; 0 where they do not */
+	unsigned long long disk_bytes;	  /* a workspace's upper directory; a snapshot's layers and images */
+	unsigned long long machine_bytes; /* what its end would give back: unique private and shared memory,
+					     and the greater of kernel memory and page tables */
+};
+/*
+ * Accounts for workspaces and snapshots by their ids, whichever process owns them; NULL ends the list. ret_each
+ * has room for each of them; one that is gone takes nothing. A workspace is its processes, a snapshot its page pool's.
+ * ret_all is of all together, and of the page pools that the workspaces came from even if their snapshot was dropped.
+ */
+int bsh_account(struct bsh_core *core, const char *const *ids, struct bsh_account *ret_each,
+	struct bsh_account *ret_all, struct bsh_error *err);
+
 /* ---- for tests -------------------------------------------------------- */
 
 /* Names of the points where an operation can be made to fail; NULL past the last. */
