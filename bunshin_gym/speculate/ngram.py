@@ -42,6 +42,8 @@ class NgramPredictor:
         with self._lock:
             keys = [call_key(step.call) for step in attempt.steps]
             for place, (step, key) in enumerate(zip(attempt.steps, keys, strict=True)):
+                if place < attempt.learnt:
+                    continue
                 self._calls[key] = step.call
                 self._calls.move_to_end(key)
                 for context in self._contexts(attempt.task, keys[:place], place):

@@ -39,9 +39,8 @@ class _Round(Generic[F]):
 class SpeculativeRunner(Generic[F]):
     """Owns a workspace and runs calls in it, or in branches ahead of time.
 
-    What an agent can see is the same with and without it, but for the time: a guess is run in a
-    branch, and seen only if the agent makes just that call. Guesses that turn out wrong, fail, run
-    too long or try to leave the workspace are closed unseen. External tools are never guessed.
+    What an agent sees is the same as without it, but for the time: a guess is seen only if the agent
+    makes just that call; others are closed unseen. External tools are never guessed.
 
     Every method may be called from any thread; calls of one attempt come one after the other.
     After one raised, `close` remains, and `run` if the workspace still can.
@@ -77,6 +76,7 @@ class SpeculativeRunner(Generic[F]):
         self._closed = False
         self._reward = 0.0
         self._over = False
+        self._learnt = 0
         self.stats = Stats()
         self._state = State(task=task, view=view_of(observation, instruction=instruction))
         self._number = self._governor.enter(task)
@@ -206,6 +206,7 @@ class SpeculativeRunner(Generic[F]):
         """Takes over where another attempt stands."""
         self._drop_round("another state")
         self._state, self._reward, self._over = state, reward, over
+        self._learnt = len(state.steps)
         self._begin_round([])
 
     def _settle(self) -> None:
@@ -214,8 +215,9 @@ class SpeculativeRunner(Generic[F]):
             self._changed.wait_for(lambda: not self._alive and not self._jobs)
 
     def _learn(self) -> None:
-        if self._state.steps:
-            attempt = Attempt(task=self._state.task, steps=self._state.steps, reward=self._reward)
+        steps = self._state.steps
+        if len(steps) > self._learnt:
+            attempt = Attempt(task=self._state.task, steps=steps, reward=self._reward, learnt=self._learnt)
             self._governor.spawn(self._predictor.learn, attempt)
 
     def _begin_round(self, guesses: list[Guess[F]]) -> None:

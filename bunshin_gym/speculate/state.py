@@ -115,17 +115,20 @@ class Attempt:
         task: as in `State`.
         steps: every call, in order.
         reward: the sum of its rewards.
+        learnt: so many of its first steps are another attempt's, and not to be learnt from again.
     """
 
     task: str
     steps: tuple[Step, ...] = ()
     reward: float = 0.0
+    learnt: int = 0
 
     def states(self) -> list[tuple[State, ToolCall]]:
-        """Each state that the agent was in, with the call it chose there."""
+        """Each state to learn from, with the call that the agent chose there."""
         return [
             (State(task=self.task, view=step.view, steps=self.steps[:place]), step.call)
             for place, step in enumerate(self.steps)
+            if place >= self.learnt
         ]
 
 

@@ -467,6 +467,19 @@ def test_learns_from_what_was_done(make: RunnerMaker, governor: Governor) -> Non
     assert [step.call for step in attempt.steps] == [MOVE, LOOK]
 
 
+def test_branches_do_not_teach_the_same_steps_again(make: RunnerMaker, governor: Governor) -> None:
+    oracle = Oracle()
+    runner = make(oracle)
+    runner.run(MOVE)
+    idle, busy = runner.fork(), runner.fork()
+    busy.run(LOOK)
+    for each in (idle, busy, runner):
+        each.close()
+    governor._workers.shutdown(wait=True)
+    taught = sorted([step[1].name for step in attempt.states()] for attempt in oracle.learnt)
+    assert taught == [["look"], ["move"]]
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_random_attempts_are_equal_with_and_without(host: GatedHost, governor: Governor, seed: int) -> None:
     """Eight attempts at once, half of the guesses right, real calls at any moment."""
