@@ -90,6 +90,7 @@ def replay(records: Sequence[Record], setting: Setting, predictor: Predictor | N
     machine = Machine(speed=setting.speed, costs=Costs())
     scale = 1e9 / setting.speed
     costs = CostModel(
+        branch_bytes=18 << 20,
         run_ns=int(0.15 * scale),
         think_ns=int(setting.think_s * scale),
         fork_ns=int(0.15 * scale),

@@ -30,7 +30,8 @@ class Budget:
     Attributes:
         branches: guessed branches that exist at once.
         running: guessed calls that run at once.
-        memory_bytes: memory that guessed branches own together.
+        memory_bytes: memory that guessed branches own together. Below what one is expected to own
+            (32 MiB until some were measured) nothing is guessed.
         cores: a guess starts only while fewer calls than this run, real ones included: one that
             has to wait for a core is late, and makes others late.
     """

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Generic, Literal, TypeVar
 
 from bunshin_gym.speculate.governor import Governor
@@ -22,7 +22,7 @@ from bunshin_gym.speculate.seat import Seat
 from bunshin_gym.speculate.state import Prediction, State
 from bunshin_gym.types import Forkable, ToolResult
 
-__all__ = ["RAN_TOO_LONG", "Guess"]
+__all__ = ["RAN_TOO_LONG", "Guess", "with_children"]
 
 F = TypeVar("F", bound=Forkable)
 
@@ -246,3 +246,11 @@ class Guess(Generic[F]):
     @staticmethod
     def _abort(branch: Abortable) -> None:
         branch.abort()
+
+
+def with_children(guesses: Sequence[Guess[F]]) -> list[Guess[F]]:
+    """The guesses, and those made in their branches."""
+    found = list(guesses)
+    for guess in found:
+        found.extend(guess.children)
+    return found

@@ -12,7 +12,7 @@ from typing import Any, Generic, Self, TypeVar
 
 from bunshin_gym.errors import ClosedError
 from bunshin_gym.speculate.governor import Governor, default_governor
-from bunshin_gym.speculate.guess import RAN_TOO_LONG, Guess
+from bunshin_gym.speculate.guess import RAN_TOO_LONG, Guess, with_children
 from bunshin_gym.speculate.protocols import Foreknowing, Predictor, Snapshotting
 from bunshin_gym.speculate.runner_snapshot import RunnerSnapshot
 from bunshin_gym.speculate.seat import Seat
@@ -314,25 +314,21 @@ class SpeculativeRunner(Generic[F]):
     def _enlist(self, round_: _Round[F], guess: Guess[F], parent: Guess[F] | None) -> bool:
         """Adds the guess to its round, unless the agent's call came meanwhile."""
         with self._changed:
-            current = self._round is round_ or (parent is not None and parent in self._children_of(self._round))
+            current = self._round is round_ or (parent is not None and parent in self._guesses())
             if not current or self._closed or (parent is not None and parent.phase != "done"):
                 return False
             (round_.guesses if parent is None else parent.children).append(guess)
             self._alive.add(guess)
             return True
 
-    @staticmethod
-    def _children_of(round_: _Round[F] | None) -> list[Guess[F]]:
-        """Every guess of a round, those further ahead included."""
-        found = list(round_.guesses) if round_ is not None else []
-        for guess in found:
-            found.extend(guess.children)
-        return found
+    def _guesses(self) -> list[Guess[F]]:
+        """Every guess of the round, those further ahead included; with the condition held."""
+        return with_children(self._round.guesses) if self._round is not None else []
 
     def _guess_done(self, guess: Guess[F]) -> None:
         with self._changed:
             round_ = self._round
-            wanted = round_ is not None and guess in self._children_of(round_)
+            wanted = guess in self._guesses()
         if round_ is not None and wanted and guess.depth < self._governor.policy.chain:
             self._spawn(self._plan_ahead, round_, guess)
 

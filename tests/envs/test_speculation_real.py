@@ -23,7 +23,7 @@ TASKS = {
     "enter-text": [("fill", "textbox", {"value": "first", "enable_autocomplete_menu": False}), ("click", "button", {})],
     "click-checkboxes": [("click", "checkbox", {}), ("click", "button", {})],
     "click-collapsible": [("click", "tab", {}), ("click", "button", {})],
-    "choose-list": [("select_option", "combobox", {"options": "1"}), ("click", "button", {})],
+    "choose-list": [("select_option", "combobox", {"options": None}), ("click", "button", {})],
 }
 
 
@@ -60,7 +60,10 @@ def script_of(observation: dict[str, Any], task: str) -> list[ToolCall]:
     for name, role, args in TASKS[task]:
         line = next(line for line in observation["axtree_txt"].splitlines() if f"] {role} '" in line)
         bid = line.strip().removeprefix("[").partition("]")[0]
-        more = {"button": "left", "modifiers": []} if name == "click" else args
+        more = {"button": "left", "modifiers": []} if name == "click" else dict(args)
+        if "options" in more:
+            option = next(line for line in observation["axtree_txt"].splitlines() if "] option '" in line)
+            more["options"] = option.split("'")[1]
         calls.append(ToolCall(name=name, args={"bid": bid, **more}))
     return calls
 
