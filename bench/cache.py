@@ -6,6 +6,9 @@ after it. Walk: the same attempts through `ToolSequenceCache` over one tree. Sta
 materialised, and its state compared with the recorded one.
 
     python bench/cache.py --tasks 20 --attempts 8 --json cache.json
+
+Snapshots are taken while the agent thinks, so the walk takes its time before each step (`--think-ms`); no number
+has that time in it.
 """
 
 from __future__ import annotations
@@ -282,7 +285,7 @@ def main(
     engine: Annotated[str | None, typer.Option(help="How workspaces are forked.")] = None,
     memory_mib: Annotated[int, typer.Option(help="Budget for snapshots in memory.")] = 4096,
     share: Annotated[float, typer.Option(help="Time spent on snapshots, as a share of the time run.")] = 0.04,
-    think_ms: Annotated[int, typer.Option(help="How long the agent thinks before each step of the walk.")] = 0,
+    think_ms: Annotated[int, typer.Option(help="How long the agent thinks before each step of the walk.")] = 500,
     states: Annotated[int, typer.Option(help="How many nodes to materialise and compare; 0 for all.")] = 0,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the numbers there.")] = None,
 ) -> None:

@@ -187,8 +187,9 @@ def _svg_node(plt: Any, axes: Any, branch: Branch, place: tuple[float, float], p
     else:
         box = OffsetImage(np.asarray(picture), zoom=0.45)
         axes.add_artist(AnnotationBbox(box, (x, y), pad=0.15, bboxprops={"edgecolor": edge, "linewidth": 2}))
-    axes.text(x, y + 0.36, branch.label[:30], ha="center", va="top", fontsize=6)
-    axes.text(x, y + 0.46, branch.facts, ha="center", va="top", fontsize=5, color="#666666")
+    short = branch.label if len(branch.label) <= 30 else branch.label[:29] + "…"
+    axes.text(x, y + 0.42, short, ha="center", va="top", fontsize=6)
+    axes.text(x, y + 0.51, branch.facts, ha="center", va="top", fontsize=5, color="#666666")
 
 
 def _places(root: Branch) -> dict[int, tuple[float, float]]:
