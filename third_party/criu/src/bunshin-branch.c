@@ -29,6 +29,7 @@
 #include "restorer.h"
 #include "rst-malloc.h"
 #include "rst_info.h"
+#include "servicefd.h"
 #include "util.h"
 #include "vma.h"
 #include "xmalloc.h"
@@ -260,6 +261,11 @@ static int run_restore(const struct bsh_pool_branch *req, const int *fds)
 	util_init();
 	if (setns(fds[1], CLONE_NEWNS)) {
 		pr_perror("cannot enter the branch's mount namespace");
+		return -1;
+	}
+	/* Statistics go to where it runs. */
+	if (fchdir(get_service_fd(IMG_FD_OFF))) {
+		pr_perror("cannot enter the images directory");
 		return -1;
 	}
 	cgroup_fds = fds + 3;

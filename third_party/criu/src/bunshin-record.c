@@ -44,6 +44,7 @@
 #include "page.h"
 #include "pagemap-cache.h"
 #include "pstree.h"
+#include "servicefd.h"
 #include "shmem.h"
 #include "util.h"
 #include "vma.h"
@@ -244,6 +245,9 @@ static void run_dump(pid_t root, const char *log)
 	log_fini();
 	opts.output = (char *)log;
 	if (log_init(log))
+		_exit(1);
+	/* Statistics go to where it runs. */
+	if (fchdir(get_service_fd(IMG_FD_OFF)))
 		_exit(1);
 	opts.mode = CR_DUMP;
 	opts.final_state = TASK_ALIVE;
