@@ -82,7 +82,7 @@ class MemoryAccount:
         threads: how many, in all processes.
         private_unique_bytes: anonymous memory.
         private_shared_bytes: likewise.
-        shm_unique_bytes: shared memory: memfd, /dev/shm, System V, shared anonymous.
+        shm_unique_bytes: shared memory, mapped or not: memfd, /dev/shm, System V, shared anonymous.
         shm_shared_bytes: likewise.
         file_unique_bytes: mapped pages of files, which the kernel can drop and read again.
         file_shared_bytes: likewise.

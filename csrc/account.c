@@ -12,6 +12,7 @@
 #include "base/text.h"
 #include "host/census.h"
 #include "host/procfs.h"
+#include "host/shm.h"
 #include "workspace.h"
 
 #define PAGE 4096ULL
@@ -21,6 +22,7 @@ struct member {
 	const char *id; /* NULL: such a page pool */
 	bool workspace;
 	bool gone;
+	unsigned long long shm_bytes; /* of a workspace: all shared memory it has, mapped or not */
 	struct bsh_record record;
 	struct bsh_account account;
 };
@@ -144,6 +146,8 @@ static int add_workspace(struct group *group, size_t index, struct bsh_error *er
 	rc = tolerate_absence(bsh_cgroup_pids(&cgroup, &pids, &n, &failed), &failed, err);
 	for (size_t i = 0; rc == 0 && i < n; i++)
 		rc = add_process(group, index, pids[i], err);
+	if (rc == 0)
+		rc = bsh_shm_bytes(pids, n, &member->shm_bytes, err);
 	member->account.kernel_bytes = bsh_cgroup_kernel_bytes(&cgroup);
 	bsh_cgroup_release(&cgroup);
 	return rc;
@@ -214,11 +218,20 @@ static unsigned long long kernel_part(const struct bsh_account *account)
 	return account->kernel_bytes > account->page_table_bytes ? account->kernel_bytes : account->page_table_bytes;
 }
 
-static void take_pages(struct bsh_account *account, const struct bsh_page_counts *counts, unsigned long long kernel)
+/* Shared memory that no process maps is as much there as the other; it never leaves its workspace. */
+static unsigned long long unmapped_shm(const struct member *member, const struct bsh_page_counts *counts)
+{
+	unsigned long long mapped = (counts->unique[BSH_PAGES_SHM] + counts->shared[BSH_PAGES_SHM]) * PAGE;
+
+	return member->shm_bytes > mapped ? member->shm_bytes - mapped : 0;
+}
+
+static void take_pages(struct bsh_account *account, const struct bsh_page_counts *counts, unsigned long long unmapped,
+	unsigned long long kernel)
 {
 	account->private_unique_bytes = counts->unique[BSH_PAGES_PRIVATE] * PAGE;
 	account->private_shared_bytes = counts->shared[BSH_PAGES_PRIVATE] * PAGE;
-	account->shm_unique_bytes = counts->unique[BSH_PAGES_SHM] * PAGE;
+	account->shm_unique_bytes = counts->unique[BSH_PAGES_SHM] * PAGE + unmapped;
 	account->shm_shared_bytes = counts->shared[BSH_PAGES_SHM] * PAGE;
 	account->file_unique_bytes = counts->unique[BSH_PAGES_FILE] * PAGE;
 	account->file_shared_bytes = counts->shared[BSH_PAGES_FILE] * PAGE;
@@ -230,15 +243,17 @@ static int settle(struct group *group, struct bsh_account *ret_each, struct bsh_
 	auto_free struct bsh_page_counts *counts = bsh_alloc((group->n + 1) * sizeof(*counts));
 	struct bsh_page_counts together;
 	struct bsh_account all = {0};
-	unsigned long long kernel = 0;
+	unsigned long long kernel = 0, unmapped = 0;
 	int rc = bsh_census_settle(&group->census, counts, &together, err);
 
 	if (rc < 0)
 		return rc;
 	for (size_t i = 0; i < group->n; i++) {
 		struct bsh_account *account = &group->members[i].account;
+		unsigned long long hidden = unmapped_shm(&group->members[i], &counts[i]);
 
-		take_pages(account, &counts[i], kernel_part(account));
+		take_pages(account, &counts[i], hidden, kernel_part(account));
+		unmapped += hidden;
 		all.processes += account->processes;
 		all.threads += account->threads;
 		all.page_table_bytes += account->page_table_bytes;
@@ -248,7 +263,7 @@ static int settle(struct group *group, struct bsh_account *ret_each, struct bsh_
 		if (i < group->n_asked)
 			ret_each[i] = *account;
 	}
-	take_pages(&all, &together, kernel);
+	take_pages(&all, &together, unmapped, kernel);
 	*ret_all = all;
 	return 0;
 }

@@ -137,6 +137,25 @@ const char *bsh_snapshot_engine(const struct bsh_snapshot *snap);
 int bsh_snapshot_drop(struct bsh_snapshot *snap, struct bsh_error *err);
 void bsh_snapshot_free(struct bsh_snapshot *snap); /* drops it first */
 
+/* ---- snapshots on disk ------------------------------------------------ */
+
+/*
+ * Writes the snapshot into the empty directory dir, beside branches; a drop waits for it. It is on the
+ * disk when this returns; knowing a whole directory from a torn one is the caller's.
+ *
+ *   dir/images/      complete CRIU images; a plain restore can read them
+ *   dir/layer/       all that snapshots have put above the base, as one layer
+ *   dir/record       as in the state directory; its layers are the base: runtime layer, image
+ *   dir/processors   what CRIU leaves out
+ */
+int bsh_snapshot_save(struct bsh_snapshot *snap, const char *dir, struct bsh_error *err);
+/*
+ * Makes a snapshot of what was saved; dir may go once it has returned. base: lower directories below its layer,
+ * top first. engine: NULL for the one that saved it; each can read what any wrote.
+ */
+int bsh_snapshot_load(struct bsh_core *core, const char *dir, const char *engine, const char *const *base,
+	struct bsh_snapshot **ret_snap, struct bsh_error *err);
+
 /* Names of the engines, the default first; NULL past the last. */
 const char *bsh_engine_name(unsigned int index);
 
@@ -151,7 +170,8 @@ struct bsh_account {
 	unsigned long long threads;
 	unsigned long long private_unique_bytes; /* anonymous memory */
 	unsigned long long private_shared_bytes;
-	unsigned long long shm_unique_bytes; /* shared memory: memfd, /dev/shm, System V, shared anonymous */
+	unsigned long long
+		shm_unique_bytes; /* shared memory, mapped or not: memfd, /dev/shm, System V, shared anonymous */
 	unsigned long long shm_shared_bytes;
 	unsigned long long file_unique_bytes; /* mapped pages of files: the kernel can drop them and read them again */
 	unsigned long long file_shared_bytes;
