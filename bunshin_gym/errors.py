@@ -9,6 +9,7 @@ BunshinError
 ├── ResourceError (also OSError)        memory, descriptors, disk, inotify instances ran out
 ├── WorkspaceDied                       the workspace ended by itself
 ├── CallTimeout (also TimeoutError)     a call took longer than it may
+├── SnapshotDamaged                     a snapshot on disk is torn, changed, or of another format
 ├── EngineError                         a fork engine failed; the source runs on
 ├── ImageError                          an image cannot be built, found or read
 ├── ReplayDiverged                      calls run again did not bring what they brought before
@@ -32,6 +33,7 @@ __all__ = [
     "PrivilegeError",
     "ReplayDiverged",
     "ResourceError",
+    "SnapshotDamaged",
     "ToolError",
     "ToolTimeoutError",
     "ToolUnavailableError",
@@ -71,6 +73,10 @@ class WorkspaceDied(BunshinError):
 
 class CallTimeout(BunshinError, TimeoutError):
     """The call was given up; its processes are ended."""
+
+
+class SnapshotDamaged(BunshinError):
+    """What is on disk is not the snapshot that was written; the message names the file."""
 
 
 class EngineError(BunshinError):

@@ -206,6 +206,12 @@ class _Handle:
                 self._users -= 1
                 self._idle.notify_all()
 
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Not freed meanwhile. Raises ClosedError if it is, or belongs to another process."""
+        with self._use():
+            yield
+
     def _call(self, function: Callable[..., int], *args: Any) -> None:
         with self._use() as pointer:
             _call(function, pointer, *args)
@@ -284,6 +290,15 @@ class NativeCore(_Handle):
         pointer = ffi.new("struct bsh_workspace **")
         self._call(lib.bsh_workspace_start, c_spec, pointer)
         return NativeWorkspace(pointer[0], self)
+
+    def load(self, folder: Path, *, engine: str | None, base: Sequence[Path]) -> NativeSnapshot:
+        """A snapshot of what `NativeSnapshot.save` wrote, above these layers (top first)."""
+        arena = _Arena()
+        name = ffi.NULL if engine is None else arena.text(engine, "engine")
+        layers = arena.array([str(layer) for layer in base], "base")
+        pointer = ffi.new("struct bsh_snapshot **")
+        self._call(lib.bsh_snapshot_load, arena.text(str(folder), "path"), name, layers, pointer)
+        return NativeSnapshot(pointer[0], self)
 
 
 class NativeWorkspace(_Handle):
@@ -386,6 +401,10 @@ class NativeSnapshot(_Handle):
         pointer, stats = ffi.new("struct bsh_workspace **"), ffi.new("struct bsh_fork_stats *")
         self._call(lib.bsh_snapshot_branch, _text(label, "label"), pointer, stats)
         return NativeWorkspace(pointer[0], self._owner), _fork_stats(stats)
+
+    def save(self, folder: Path) -> None:
+        """Writes it into an empty directory, and that to the disk."""
+        self._call(lib.bsh_snapshot_save, _text(str(folder), "path"))
 
     def drop(self) -> None:
         self._call(lib.bsh_snapshot_drop)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from bunshin_gym.paths import home_path
 
-__all__ = ["Record", "list_records", "list_snapshots", "list_workspaces"]
+__all__ = ["Record", "list_records", "list_snapshots", "list_workspaces", "record_layers"]
 
 Kind = Literal["workspaces", "snapshots"]
 
@@ -125,3 +125,10 @@ def list_workspaces(home: Path | None = None) -> list[Record]:
 def list_snapshots(home: Path | None = None) -> list[Record]:
     """Snapshots, oldest first."""
     return list_records("snapshots", home)
+
+
+def record_layers(text: str) -> tuple[Path, ...]:
+    """The layers that a record names, top first."""
+    return tuple(
+        Path(_unescape(line.removeprefix("layer="))) for line in text.splitlines() if line.startswith("layer=")
+    )

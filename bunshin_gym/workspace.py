@@ -20,12 +20,14 @@ import json
 import logging
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, Final, NoReturn, Protocol, Self
 
+from bunshin_gym.durable import check_target, load, persist
 from bunshin_gym.errors import UsageError
 from bunshin_gym.native import GcReport, NativeCore, NativeSnapshot, NativeWorkspace, Spec
 from bunshin_gym.paths import criu_path, home_path
@@ -356,6 +358,7 @@ class Snapshot:
         self._env = env
         self._label = label
         self._workspace_id = workspace_id
+        self._writers: list[Future[Path]] = []
         self.stats: Final = stats
         _open.add(self)
 
@@ -404,10 +407,60 @@ class Snapshot:
                     stack.callback(future.result().close)
         raise failed
 
+    def persist(self, path: Path | str) -> Future[Path]:
+        """Starts to write it to path, in the background; neither its source nor its branches wait for that.
+
+        What the future brings is path, once all of it is on the disk; until then path does not exist, whatever
+        happens. Closing the snapshot waits for its writers.
+
+        Raises:
+            UsageError: path exists, or its directory does not.
+            ClosedError: the snapshot is closed. (Later failures are the future's.)
+        """
+        target = Path(os.path.abspath(path))
+        check_target(target)
+        with self._native.held():
+            writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="bunshin-persist")
+            future = writer.submit(
+                persist,
+                self._native,
+                target,
+                home=self._core.home,
+                workspace=self._workspace_id,
+                env=self._env,
+                label=self._label,
+            )
+            self._writers.append(future)
+        writer.shutdown(wait=False)
+        return future
+
+    @classmethod
+    def load(cls, path: Path | str, *, engine: str | None = None, core: Core | None = None) -> Self:
+        """A snapshot in memory again of what `persist` wrote, in any process, also after a reboot.
+
+        It keeps nothing of path: that may be removed afterwards. Any engine reads what any wrote; default: the one
+        that took the snapshot.
+
+        Raises:
+            UsageError: no snapshot is there.
+            SnapshotDamaged: a file of it is missing or changed; the message names it.
+            ImageNotFoundError, UnsupportedError: the image, or the runtime layer, that it stands on is not here.
+        """
+        core = core or _default_core()
+        core.collect_once()
+        begun_ns = time.monotonic_ns()
+        native, durable = load(core.native, Path(os.path.abspath(path)), home=core.home, engine=engine)
+        total_ns = time.monotonic_ns() - begun_ns
+        stats = ForkStats(
+            total_ns=total_ns, frozen_ns=0, copied_bytes=0, shared_bytes=0, layer_bytes=0, phases=()
+        )
+        return cls(native, core, stats=stats, env=durable.env, label=durable.label, workspace_id=durable.workspace)
+
     def close(self) -> None:
-        """Gives it up; idempotent. Branches live on."""
+        """Gives it up, once what `persist` began is written; idempotent. Branches live on."""
         if self._native.closed:
             return
+        wait(self._writers)
         self._native.drop()
         self._native.release()
         _open.discard(self)

@@ -12,8 +12,7 @@
 #include "snapshot.h"
 #include "workspace.h"
 
-/* Keeps the snapshot from being dropped while a branch is made of it. */
-static int enter_snapshot(struct bsh_snapshot *snap, struct bsh_error *err)
+int bsh_snapshot_enter(struct bsh_snapshot *snap, struct bsh_error *err)
 {
 	int rc = 0;
 
@@ -26,7 +25,7 @@ static int enter_snapshot(struct bsh_snapshot *snap, struct bsh_error *err)
 	return rc;
 }
 
-static void leave_snapshot(struct bsh_snapshot *snap)
+void bsh_snapshot_leave(struct bsh_snapshot *snap)
 {
 	pthread_mutex_lock(&snap->lock);
 	if (--snap->branching == 0)
@@ -126,11 +125,11 @@ int bsh_snapshot_branch(struct bsh_snapshot *snap, const char *label, struct bsh
 	int rc;
 
 	bsh_trace_start(&trace);
-	rc = enter_snapshot(snap, err);
+	rc = bsh_snapshot_enter(snap, err);
 	if (rc < 0)
 		return rc;
 	rc = branch_steps(snap, label, &trace, &carried, ret_ws, err);
-	leave_snapshot(snap);
+	bsh_snapshot_leave(snap);
 	if (rc < 0)
 		return bsh_context(err, rc, "branch of snapshot %s", snap->record.id);
 	if (ret_stats) {

@@ -58,7 +58,7 @@ void bsh_origin_put(void *opaque)
 /* More layers than this of our own below a workspace, and its snapshot merges them into one. */
 #define LAYERS_MAX 40
 
-static bool is_own_layer(const struct bsh_core *core, const char *layer)
+bool bsh_layer_is_own(const struct bsh_core *core, const char *layer)
 {
 	size_t length = strlen(core->home);
 
@@ -71,7 +71,7 @@ static char **own_layers(const struct bsh_workspace *ws)
 {
 	char **own = bsh_strv_copy(NULL);
 
-	for (char **at = ws->record.layers; *at && is_own_layer(ws->core, *at); at++)
+	for (char **at = ws->record.layers; *at && bsh_layer_is_own(ws->core, *at); at++)
 		bsh_strv_push(&own, bsh_strdup(*at));
 	return own;
 }
@@ -134,31 +134,41 @@ static void snapshot_release(struct bsh_snapshot *snap)
 	free(snap);
 }
 
-static int snapshot_make(struct taking *take, const struct bsh_engine *engine, struct bsh_error *err)
+int bsh_snapshot_register(struct bsh_core *core, struct bsh_record *record, const struct bsh_engine *engine,
+	struct bsh_snapshot **ret_snap, struct bsh_error *err)
 {
-	struct bsh_workspace *ws = take->ws;
 	struct bsh_snapshot *snap = bsh_alloc(sizeof(*snap));
 	int rc;
 
-	snap->core = bsh_core_get(ws->core);
+	snap->core = bsh_core_get(core);
 	pthread_mutex_init(&snap->lock, NULL);
 	pthread_cond_init(&snap->idle, NULL);
-	take->stacked = ws->layer_index && bsh_strv_len((const char *const *)ws->record.deltas) < BSH_LAYER_CHAIN_MAX;
-	fill_record(&snap->record, take, engine);
-	snap->dir = bsh_format("%s/snapshots/%s", ws->core->home, snap->record.id);
+	snap->record = *record;
+	*record = (struct bsh_record){0};
+	snap->dir = bsh_format("%s/snapshots/%s", core->home, snap->record.id);
 	snap->origin = bsh_alloc(sizeof(*snap->origin));
 	snap->origin->engine = engine;
 	snap->origin->refs = 1;
 	rc = bsh_owner_self(&snap->record.owner, err);
 	if (rc == 0)
-		rc = bsh_registry_add(ws->core->home, "snapshots", &snap->record, err);
+		rc = bsh_registry_add(core->home, "snapshots", &snap->record, err);
 	if (rc < 0) {
 		free(snap->origin);
 		snapshot_release(snap);
 		return rc;
 	}
-	take->snap = snap;
+	*ret_snap = snap;
 	return 0;
+}
+
+static int snapshot_make(struct taking *take, const struct bsh_engine *engine, struct bsh_error *err)
+{
+	const struct bsh_workspace *ws = take->ws;
+	struct bsh_record record;
+
+	take->stacked = ws->layer_index && bsh_strv_len((const char *const *)ws->record.deltas) < BSH_LAYER_CHAIN_MAX;
+	fill_record(&record, take, engine);
+	return bsh_snapshot_register(ws->core, &record, engine, &take->snap, err);
 }
 
 int bsh_snapshot_drop(struct bsh_snapshot *snap, struct bsh_error *err)

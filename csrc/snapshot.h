@@ -38,3 +38,12 @@ struct bsh_snapshot {
 	unsigned int branching; /* branches in the making; a drop waits for them */
 	bool dropped;
 };
+
+/* Takes over record, whose id, layers and engine are set; makes the registry's entry. No state of the engine yet. */
+int bsh_snapshot_register(struct bsh_core *core, struct bsh_record *record, const struct bsh_engine *engine,
+	struct bsh_snapshot **ret_snap, struct bsh_error *err);
+/* Between these two the snapshot is not dropped: who wants to waits. -ESTALE when it has been. */
+int bsh_snapshot_enter(struct bsh_snapshot *snap, struct bsh_error *err);
+void bsh_snapshot_leave(struct bsh_snapshot *snap);
+/* Made by a snapshot, and neither the runtime layer nor an image. */
+bool bsh_layer_is_own(const struct bsh_core *core, const char *layer);

@@ -18,6 +18,7 @@
 #include "base/text.h"
 #include "engine/command.h"
 #include "engine/engine.h"
+#include "host/copy.h"
 #include "host/openfiles.h"
 #include "host/spawn.h"
 #include "host/trace.h"
@@ -315,6 +316,59 @@ static int criu_branch(void *opaque, const struct bsh_place *place, struct bsh_t
 	return rc;
 }
 
+/* ---- on disk ---------------------------------------------------------------------- */
+
+/* Images never change: a second name does where both directories are on one file system. */
+static int take_image(int from_dir, int to_dir, const char *name, struct bsh_error *err)
+{
+	unsigned long long bytes = 0;
+	struct stat st;
+
+	if (linkat(from_dir, name, to_dir, name, 0) == 0)
+		return 0;
+	if (fstatat(from_dir, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
+		return bsh_fail(err, errno, "look at the image %s", name);
+	return bsh_copy_entry(from_dir, to_dir, name, &st, &bytes, err);
+}
+
+static int take_images(const char *from, const char *to, struct bsh_error *err)
+{
+	auto_close int from_dir = open(from, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	auto_close int to_dir = open(to, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	auto_strv char **names = NULL;
+	int rc;
+
+	if (from_dir < 0 || to_dir < 0)
+		return bsh_fail(err, errno, "open %s", from_dir < 0 ? from : to);
+	rc = bsh_list_dir(from_dir, ".", &names, err);
+	for (size_t i = 0; rc == 0 && names[i]; i++)
+		rc = take_image(from_dir, to_dir, names[i], err);
+	return rc;
+}
+
+static int criu_save(void *opaque, const char *images, struct bsh_error *err)
+{
+	const struct criu_state *state = opaque;
+
+	return take_images(state->images, images, err);
+}
+
+static int criu_load(const char *criu, const char *images, const char *dir, void **ret_state, struct bsh_error *err)
+{
+	void *state;
+	int rc = criu_prepare(NULL, criu, dir, NULL, &state, err);
+
+	if (rc < 0)
+		return rc;
+	rc = take_images(images, ((struct criu_state *)state)->images, err);
+	if (rc < 0) {
+		criu_drop(state);
+		return rc;
+	}
+	*ret_state = state;
+	return 0;
+}
+
 const struct bsh_engine bsh_engine_criu = {
 	.name = "criu",
 	.probe = criu_probe,
@@ -322,5 +376,7 @@ const struct bsh_engine bsh_engine_criu = {
 	.record = criu_record,
 	.finish = criu_finish,
 	.branch = criu_branch,
+	.save = criu_save,
+	.load = criu_load,
 	.drop = criu_drop,
 };

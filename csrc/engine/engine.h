@@ -72,8 +72,8 @@ struct bsh_engine {
 	/* The process that holds the snapshot's memory, once prepared; NULL: this engine has none. */
 	pid_t (*holder)(const void *state);
 	/*
-	 * images is an empty directory. Beside branches, but not beside a drop; takes as long as the disk does. What is
-	 * written is not synced.
+	 * images is an empty directory. Beside branches, but not beside a drop; takes as long as it
+	 * takes. What is written is not synced.
 	 */
 	int (*save)(void *state, const char *images, struct bsh_error *err);
 	/* dir is the snapshot's; images may go once it has returned. */

@@ -10,6 +10,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/fs.h"
+#include "base/text.h"
 #include "host/procfs.h"
 
 struct bsh_pinned {
@@ -111,6 +112,63 @@ int bsh_affinity_read(
 	if (reading.found.n)
 		qsort(reading.found.threads, reading.found.n, sizeof(*reading.found.threads), compare_pinned);
 	*ret_affinity = reading.found;
+	return 0;
+}
+
+/* ---- text: a line for each thread, its id and its processors ------------------------ */
+
+char *bsh_affinity_format(const struct bsh_affinity *affinity)
+{
+	struct bsh_buffer buffer = {0};
+
+	bsh_buffer_add(&buffer, "", 0);
+	for (size_t i = 0; i < affinity->n; i++) {
+		const struct bsh_pinned *thread = &affinity->threads[i];
+
+		bsh_buffer_printf(&buffer, "%d", thread->inner);
+		for (int processor = 0; processor < CPU_SETSIZE; processor++)
+			if (CPU_ISSET(processor, &thread->processors))
+				bsh_buffer_printf(&buffer, " %d", processor);
+		bsh_buffer_add(&buffer, "\n", 1);
+	}
+	return buffer.text;
+}
+
+static int parse_thread(char *line, struct bsh_pinned *ret_thread)
+{
+	char *word = strsep(&line, " ");
+
+	ret_thread->inner = atoi(word);
+	CPU_ZERO(&ret_thread->processors);
+	while ((word = strsep(&line, " "))) {
+		int processor = atoi(word);
+
+		if (processor < 0 || processor >= CPU_SETSIZE)
+			return -EINVAL;
+		CPU_SET(processor, &ret_thread->processors);
+	}
+	return ret_thread->inner > 0 ? 0 : -EINVAL;
+}
+
+int bsh_affinity_parse(const char *text, struct bsh_affinity *ret_affinity, struct bsh_error *err)
+{
+	auto_free char *copy = bsh_strdup(text);
+	struct bsh_affinity found = {0};
+	char *rest = copy, *line;
+	size_t lines = 1;
+
+	for (const char *at = text; (at = strchr(at, '\n')); at++)
+		lines++;
+	found.threads = bsh_alloc(lines * sizeof(*found.threads));
+	while ((line = strsep(&rest, "\n"))) {
+		if (*line && parse_thread(line, &found.threads[found.n]) < 0) {
+			bsh_affinity_release(&found);
+			return bsh_fail(err, EINVAL, "parse the processors of threads");
+		}
+		found.n += *line != '\0';
+	}
+	qsort(found.threads, found.n, sizeof(*found.threads), compare_pinned);
+	*ret_affinity = found;
 	return 0;
 }
 
