@@ -18,6 +18,7 @@ from PIL import Image
 from rich.markup import escape
 
 from bunshin_gym.errors import BunshinError, UsageError
+from bunshin_gym.figures import pyplot
 from bunshin_gym.store.index import Counts, Node
 from bunshin_gym.store.ledger import Rate
 from bunshin_gym.tree import SnapshotTree
@@ -155,7 +156,7 @@ def to_svg(body: Mapping[str, Any], root: Branch, tree: SnapshotTree, path: Path
     Raises:
         UsageError: matplotlib is not installed.
     """
-    plt = _matplotlib()
+    plt = pyplot()
     places = _places(root)
     depth = max(x for x, _ in places.values())
     height = max(y for _, y in places.values())
@@ -229,7 +230,7 @@ def rate_plot(rates: list[Rate], path: Path) -> None:
     """
     if not rates:
         raise UsageError("no steps were recorded in this tree yet")
-    plt = _matplotlib()
+    plt = pyplot()
     hits = np.array([rate.hits for rate in rates])
     steps = hits + np.array([rate.misses for rate in rates])
     window = min(len(rates), max(8, len(rates) // 20))
@@ -249,14 +250,3 @@ def rate_plot(rates: list[Rate], path: Path) -> None:
     figure.tight_layout()
     figure.savefig(path)
     plt.close(figure)
-
-
-def _matplotlib() -> Any:
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise UsageError("plots need matplotlib: pip install 'bunshin-gym[plot]'") from error
-    matplotlib.use("agg")
-    import matplotlib.pyplot as plt
-
-    return plt

@@ -11,7 +11,7 @@ from typing import Annotated, Final
 
 import typer
 
-from bunshin_gym.cli import cache, images, workspaces
+from bunshin_gym.cli import cache, images, memory, workspaces
 from bunshin_gym.cli.output import console, errors, table
 from bunshin_gym.errors import BunshinError
 
@@ -26,6 +26,7 @@ app = typer.Typer(
 app.add_typer(images.app, name="image")
 app.add_typer(cache.app, name="cache")
 workspaces.add_commands(app)
+memory.add_commands(app)
 
 _MARKS: Final = {"ok": "[green]ok[/]", "warn": "[yellow]warn[/]", "fail": "[red]fail[/]"}
 

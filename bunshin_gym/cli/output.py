@@ -48,4 +48,6 @@ def phase_table(title: str, stats: ForkStats) -> Table:
         length = max(1, round(phase.length_ns / whole * _BAR_WIDTH))
         bar = " " * start + "█" * min(length, _BAR_WIDTH - start)
         rows.append((phase.name, ms(phase.start_ns), ms(phase.length_ns), bar.ljust(_BAR_WIDTH)))
-    return table(f"{title}: {ms(stats.total_ns)}", ("phase", "from", "takes", "when"), rows)
+    made = table(f"{title}: {ms(stats.total_ns)}", ("phase", "from", "takes", "when"), rows)
+    made.columns[-1].justify = "left"  # or the bars would not stand on one axis
+    return made

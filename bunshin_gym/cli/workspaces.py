@@ -1,107 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bunshin ps, fork, trace: what runs, and what forking costs here."""
+"""bunshin fork, trace: what forking costs here."""
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.text import Text
-from rich.tree import Tree
 
 from bunshin_gym.cli.output import console, mib, ms, phase_table, table
-from bunshin_gym.paths import home_path
+from bunshin_gym.errors import UsageError
 
 if TYPE_CHECKING:
-    from bunshin_gym.records import Record
     from bunshin_gym.types import ForkStats
     from bunshin_gym.workspace import Workspace
 
-__all__ = ["Memory", "add_commands", "workspace_memory"]
+__all__ = ["add_commands"]
 
 _Image = Annotated[str, typer.Argument(help="The image to start from.")]
 _Branches = Annotated[int, typer.Option("--branches", "-n", min=1, help="How many.")]
 _Engine = Annotated[str | None, typer.Option(help="How to fork; the best there is unless given.")]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
-    """Memory of a workspace's processes, as the kernel adds it up.
-
-    Attributes:
-        processes: how many.
-        pss_bytes: shared pages divided by who maps them.
-        private_bytes: pages that one process alone maps.
-    """
-
-    processes: int
-    pss_bytes: int
-    private_bytes: int
-
-
-def workspace_memory(init_pid: int) -> Memory | None:
-    """Memory of all in the pid namespace of a workspace's process 1; None if that is gone."""
-    try:
-        namespace = os.stat(f"/proc/{init_pid}/ns/pid").st_ino
-    except OSError:
-        return None
-    processes = pss = private = 0
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            if os.stat(f"/proc/{pid}/ns/pid").st_ino != namespace:
-                continue
-            rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
-        except OSError:
-            continue  # it ended, or has no memory of its own
-        sizes = dict(line.split(":", 1) for line in rollup.splitlines()[1:])
-        processes += 1
-        pss += _kib(sizes["Pss"])
-        private += _kib(sizes["Private_Clean"]) + _kib(sizes["Private_Dirty"])
-    return Memory(processes=processes, pss_bytes=pss, private_bytes=private)
-
-
-def _kib(text: str) -> int:
-    return int(text.split()[0]) * 1024
-
-
-def ps() -> None:
-    """Show workspaces and snapshots as a tree of who came from whom, with their memory."""
-    from bunshin_gym.records import list_snapshots, list_workspaces
-
-    records = sorted([*list_workspaces(), *list_snapshots()], key=lambda record: record.created_ns)
-    if not records:
-        console.print(f"nothing runs in {home_path()}", highlight=False)
-        return
-    root = Tree(str(home_path()))
-    nodes: dict[str, Tree] = {}
-    for record in records:
-        nodes[record.id] = nodes.get(record.parent or "", root).add(Text(_describe(record)))
-    console.print(root)
-
-
-def _describe(record: Record) -> str:
-    kind = "workspace" if record.kind == "workspaces" else "snapshot"
-    parts = [f"{kind} {record.id}", f"{(time.time_ns() - record.created_ns) / 1e9:.0f} s old"]
-    if record.engine:
-        parts.append(record.engine)
-    name = record.label.get("note") or record.label.get("name")
-    if name:
-        parts.append(str(name))
-    if record.kind == "workspaces":
-        memory = workspace_memory(record.pid) if record.alive else None
-        if memory is None:
-            parts.append("ended")
-        else:
-            parts.append(f"{memory.processes} processes, pss {mib(memory.pss_bytes)}")
-            parts.append(f"private {mib(memory.private_bytes)}")
-    parts.append(f"of process {record.owner_pid}" if record.owned else "its owner is gone: bunshin gc")
-    return ", ".join(parts)
 
 
 def fork(image: _Image = "browser", branches: _Branches = 4, engine: _Engine = None) -> None:
@@ -114,18 +36,47 @@ def fork(image: _Image = "browser", branches: _Branches = 4, engine: _Engine = N
         console.print(table(f"{image} forked", ("", "id", "time", "unique", "shared", "processes"), rows))
 
 
-def trace(image: _Image = "browser", branches: _Branches = 1, engine: _Engine = None) -> None:
+def trace(
+    image: _Image = "browser",
+    branches: _Branches = 1,
+    engine: _Engine = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Save it there.")] = None,
+    saved: Annotated[Path | None, typer.Option("--from", help="Show a saved one; nothing is booted.")] = None,
+) -> None:
     """Boot a workspace, fork it, and show where the time of snapshot and branches went."""
+    if saved is not None:
+        _show_trace(_load_trace(saved))
+        return
     with _forked(image, branches, engine) as (_, snapshot_stats, made):
-        console.print(phase_table(f"snapshot, source frozen {ms(snapshot_stats.frozen_ns)}", snapshot_stats))
-        for number, branch in enumerate(made, start=1):
-            if branch.branch_stats is not None:
-                console.print(phase_table(f"branch {number}", branch.branch_stats))
+        stats = [snapshot_stats, *(branch.branch_stats for branch in made if branch.branch_stats is not None)]
+    if json_file is not None:
+        json_file.write_text(json.dumps([asdict(one) for one in stats], indent=2) + "\n")
+    _show_trace(stats)
+
+
+def _show_trace(stats: Sequence[ForkStats]) -> None:
+    snapshot, *made = stats
+    console.print(phase_table(f"snapshot, source frozen {ms(snapshot.frozen_ns)}", snapshot))
+    for number, branch in enumerate(made, start=1):
+        console.print(phase_table(f"branch {number}", branch))
+
+
+def _load_trace(path: Path) -> list[ForkStats]:
+    from bunshin_gym.types import ForkStats, Phase
+
+    try:
+        rows = json.loads(path.read_text())
+        stats = [ForkStats(**{**row, "phases": tuple(Phase(**phase) for phase in row["phases"])}) for row in rows]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise UsageError(f"{path} is no saved trace: {error}") from error
+    if not stats:
+        raise UsageError(f"{path} is no saved trace: it is empty")
+    return stats
 
 
 def add_commands(app: typer.Typer) -> None:
     """Adds the commands of this file."""
-    for command in (ps, fork, trace):
+    for command in (fork, trace):
         app.command()(command)
 
 
