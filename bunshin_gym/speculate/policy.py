@@ -96,7 +96,7 @@ class Policy:
     k: int = 3
     chain: int = 2
     gain_min_ns: int = 5_000_000
-    probability_min: float = 0.1
+    probability_min: float = 0.25
     adoption_ns: int = 2_000_000
     price_idle: float = 0.02
     price_busy: float = 0.15
