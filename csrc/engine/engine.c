@@ -9,8 +9,8 @@
 
 /* The first one is the default. */
 static const struct bsh_engine *const engines[] = {
-	&bsh_engine_criu,
 	&bsh_engine_pool,
+	&bsh_engine_criu,
 	&bsh_engine_kmod,
 };
 
