@@ -13,6 +13,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "bunshin-gzip.h"
 #include "bunshin-moves.h"
 #include "bunshin-msg.h"
 #include "bunshin-pool-proto.h"
@@ -226,10 +227,22 @@ int bunshin_prepare_moves(struct task_restore_args *args)
 	return 0;
 }
 
+/* As a plain restore does, for what a plain dump wrote. */
+static int run_tar(int archive_fd, const char *mountpoint)
+{
+	return cr_system(archive_fd, -1, -1, "tar",
+			 (char *[]){ "tar", "--extract", "--gzip", "--no-unquote", "--no-wildcards", "--directory",
+				     (char *)mountpoint, NULL },
+			 0);
+}
+
 int bunshin_restore_tmpfs(int archive_fd, const char *mountpoint)
 {
-	int dir = open(mountpoint, O_RDONLY | O_DIRECTORY | O_CLOEXEC), ret;
+	int dir, ret;
 
+	if (!bunshin_gzip_is_ours(archive_fd))
+		return run_tar(archive_fd, mountpoint);
+	dir = open(mountpoint, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (dir < 0) {
 		pr_perror("cannot open %s", mountpoint);
 		return -1;

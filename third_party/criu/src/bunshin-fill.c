@@ -324,6 +324,26 @@ int bunshin_fill_task(pid_t vpid, pid_t real, bool ahead, struct bunshin_vma *vm
 	return ret;
 }
 
+static bool has_ended(pid_t real)
+{
+	struct bunshin_vma *vmas;
+	size_t n;
+
+	if (bunshin_read_vmas(real, &vmas, &n))
+		return true;
+	xfree(vmas);
+	return !n;
+}
+
+/* What was planned for it; its arena goes with the next sweep. */
+static void forget_next(pid_t vpid)
+{
+	struct bunshin_task *task = bunshin_task_find(vpid);
+
+	if (task)
+		task->next.n = 0;
+}
+
 int bunshin_fill_ahead(pid_t root)
 {
 	struct bunshin_pid *pids;
@@ -341,6 +361,10 @@ int bunshin_fill_ahead(pid_t root)
 		if (n)
 			ret = bunshin_fill_task(pids[i].vpid, pids[i].real, true, vmas, n);
 		xfree(vmas);
+		if (ret && has_ended(pids[i].real)) {
+			forget_next(pids[i].vpid);
+			ret = 0;
+		}
 	}
 	xfree(pids);
 	return ret;

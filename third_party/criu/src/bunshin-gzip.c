@@ -113,6 +113,14 @@ int bunshin_gzip_end(struct bunshin_gzip *gz)
 	return put_block(gz, 1) || write_all(gz->fd, tail, sizeof(tail)) ? -1 : 0;
 }
 
+bool bunshin_gzip_is_ours(int fd)
+{
+	unsigned char seen[sizeof(header)];
+	off_t at = lseek(fd, 0, SEEK_CUR);
+
+	return at >= 0 && pread(fd, seen, sizeof(seen), at) == sizeof(seen) && !memcmp(seen, header, sizeof(header));
+}
+
 int bunshin_gzip_open(struct bunshin_gzip *gz, int fd)
 {
 	unsigned char seen[sizeof(header)];

@@ -2,6 +2,7 @@
 #ifndef BUNSHIN_GZIP_H
 #define BUNSHIN_GZIP_H
 /* A gzip stream of stored blocks. */
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -19,6 +20,8 @@ int bunshin_gzip_start(struct bunshin_gzip *gz, int fd);
 int bunshin_gzip_write(struct bunshin_gzip *gz, const void *data, size_t len);
 int bunshin_gzip_end(struct bunshin_gzip *gz);
 
+/* Is what follows of this kind? Reads nothing. */
+bool bunshin_gzip_is_ours(int fd);
 int bunshin_gzip_open(struct bunshin_gzip *gz, int fd);
 /* All of len, or -1. */
 int bunshin_gzip_read(struct bunshin_gzip *gz, void *data, size_t len);
