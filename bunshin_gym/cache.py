@@ -52,7 +52,7 @@ class CachePolicy:
     audit: float = 0.0
     quarantine_after: int = 0
     single_flight: Literal["wait", "go_on"] = "wait"
-    snapshot_share: float = 0.04
+    snapshot_share: float = 0.025
     snapshots: Literal["between_steps", "at_once"] = "between_steps"
     unknown: ToolEffect = "external"
 
