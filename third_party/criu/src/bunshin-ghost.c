@@ -10,12 +10,9 @@
 
 #include "types.h"
 #include "bunshin-pool.h"
-#include "image.h"
 #include "images/ghost-file.pb-c.h"
 #include "log.h"
 #include "page.h"
-#include "protobuf.h"
-#include "util.h"
 
 #undef LOG_PREFIX
 #define LOG_PREFIX "pool: "
@@ -35,27 +32,36 @@ static bool is_zero(const char *page)
 	return true;
 }
 
-static int put_chunk(struct cr_img *img, const char *map, size_t start, size_t end)
+static int write_all(int fd, const char *data, size_t len)
 {
-	GhostChunkEntry chunk = GHOST_CHUNK_ENTRY__INIT;
-
-	chunk.off = start;
-	chunk.len = end - start;
-	if (pb_write_one(img, &chunk, PB_GHOST_CHUNK))
-		return -1;
-	while (start < end) {
-		ssize_t put = write(img_raw_fd(img), map + start, end - start);
+	while (len) {
+		ssize_t put = write(fd, data, len);
 
 		if (put <= 0) {
 			pr_perror("cannot write a nameless file");
 			return -1;
 		}
-		start += put;
+		data += put;
+		len -= put;
 	}
 	return 0;
 }
 
-static int put_extent(struct cr_img *img, const char *map, size_t start, size_t end, size_t size)
+/* As CRIU has it in its images: the entry's size, the entry, the data. */
+static int put_chunk(int image, const char *map, size_t start, size_t end)
+{
+	GhostChunkEntry chunk = GHOST_CHUNK_ENTRY__INIT;
+	unsigned char packed[4 + 64];
+	uint32_t size;
+
+	chunk.off = start;
+	chunk.len = end - start;
+	size = ghost_chunk_entry__pack(&chunk, packed + sizeof(size));
+	memcpy(packed, &size, sizeof(size));
+	return write_all(image, (char *)packed, sizeof(size) + size) || write_all(image, map + start, end - start) ? -1 : 0;
+}
+
+static int put_extent(int image, const char *map, size_t start, size_t end, size_t size)
 {
 	size_t first = 0, last = 0, at;
 
@@ -64,7 +70,7 @@ static int put_extent(struct cr_img *img, const char *map, size_t start, size_t 
 		if (is_zero(map + at))
 			continue;
 		if (first < last && at - last > GAP_PAGES * PAGE_SIZE) {
-			if (put_chunk(img, map, first, last))
+			if (put_chunk(image, map, first, last))
 				return -1;
 			first = last;
 		}
@@ -72,19 +78,14 @@ static int put_extent(struct cr_img *img, const char *map, size_t start, size_t 
 			first = at;
 		last = at + PAGE_SIZE;
 	}
-	return first < last ? put_chunk(img, map, first, last < size ? last : size) : 0;
+	return first < last ? put_chunk(image, map, first, last < size ? last : size) : 0;
 }
 
-int bunshin_record_ghost(int fd, struct cr_img *img, size_t size)
+static int put_chunks(int fd, int image, const char *map, size_t size)
 {
-	char *map = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
 	off_t start = 0, end;
 	int ret = 0;
 
-	if (map == MAP_FAILED) {
-		pr_perror("cannot map a nameless file");
-		return -1;
-	}
 	while (!ret && start < (off_t)size) {
 		start = lseek(fd, start, SEEK_DATA);
 		if (start < 0 && errno == ENXIO)
@@ -92,12 +93,27 @@ int bunshin_record_ghost(int fd, struct cr_img *img, size_t size)
 		end = start < 0 ? -1 : lseek(fd, start, SEEK_HOLE);
 		if (end < 0) {
 			pr_perror("cannot see what a nameless file holds");
-			ret = -1;
-			break;
+			return -1;
 		}
-		ret = put_extent(img, map, round_down(start, PAGE_SIZE), end, size);
+		ret = put_extent(image, map, start - start % PAGE_SIZE, end, size);
 		start = end;
 	}
+	return ret;
+}
+
+int bunshin_ghost_fill(int fd, int image, size_t size, bool chunks)
+{
+	char *map;
+	int ret;
+
+	if (!size)
+		return 0;
+	map = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
+	if (map == MAP_FAILED) {
+		pr_perror("cannot map a nameless file");
+		return -1;
+	}
+	ret = chunks ? put_chunks(fd, image, map, size) : write_all(image, map, size);
 	munmap(map, size);
 	return ret;
 }

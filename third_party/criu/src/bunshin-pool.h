@@ -43,7 +43,7 @@ int bunshin_smaps_open(pid_t pid);
 /* Dump: hands a task's private memory to the pool. */
 int bunshin_record_task(struct pstree_item *item, struct vm_area_list *vmas);
 /* Dump: the contents of an open file without a name. */
-int bunshin_record_ghost(int fd, struct cr_img *img, size_t size);
+int bunshin_record_ghost(int fd, struct cr_img *img, size_t size, bool chunks);
 /* Dump: hands shared memory to the pool. */
 int bunshin_record_shmem(int fd, unsigned long shmid, unsigned long size);
 /* Dump: all is collected (or failed: @ret); the tasks are about to be let go. Returns the new ret. */
@@ -202,6 +202,10 @@ int bunshin_fill_task(pid_t vpid, pid_t real, bool ahead, struct bunshin_vma *vm
 int bunshin_fill_recheck(void);
 /* Source runs again: lets go of what it no longer has. */
 int bunshin_fill_sweep(void);
+
+/* ---- open files without a name ---- */
+
+int bunshin_ghost_fill(int fd, int image, size_t size, bool chunks);
 
 /* ---- shared memory ---- */
 

@@ -12,8 +12,7 @@
  *   TASK: VMAs in the shared page ->   plan, queue the copying, copy code
  *                                <- DONE
  *   ... goes on                        threads copy
- *   SHMEM with a descriptor       ->   copies
- *                                <- DONE
+ *   SHMEM, GHOST with descriptors ->   copies, while the dump goes on
  *   SETTLED                       ->   waits for the threads
  *                                <- DONE when the core releases the source
  *   let go, exit
@@ -53,7 +52,7 @@
 #undef LOG_PREFIX
 #define LOG_PREFIX "pool: "
 
-enum { LEARN = 1, GO, TASK, SHMEM, SETTLED, DONE };
+enum { LEARN = 1, GO, TASK, SHMEM, GHOST, SETTLED, DONE };
 
 struct note {
 	uint32_t type;
@@ -107,29 +106,45 @@ void bunshin_phase(const char *name)
 	snprintf(p->name, sizeof(p->name), "%s", name);
 }
 
-static int say(struct note note, int fd)
+#define NOTE_FDS 2
+
+static int say_with(struct note note, const int *fds, unsigned int n_fds)
 {
-	return bunshin_msg_send(rec.socket, &note, sizeof(note), fd >= 0 ? &fd : NULL, fd >= 0);
+	return bunshin_msg_send(rec.socket, &note, sizeof(note), fds, n_fds);
 }
 
-/* 0 with a note; -1 when the other side is gone. */
-static int hear(struct note *note, int *ret_fd)
+static int say(struct note note)
 {
-	unsigned int n_fds = 1;
-	int fd = -1;
+	return say_with(note, NULL, 0);
+}
 
-	if (bunshin_msg_receive(rec.socket, note, sizeof(*note), &fd, &n_fds) != sizeof(*note))
+static void close_all(const int *fds, unsigned int n)
+{
+	while (n)
+		close(fds[--n]);
+}
+
+/* 0 with a note and its descriptors; -1 when the other side is gone. */
+static int hear_with(struct note *note, int *fds, unsigned int *ret_n_fds)
+{
+	*ret_n_fds = NOTE_FDS;
+	return bunshin_msg_receive(rec.socket, note, sizeof(*note), fds, ret_n_fds) == sizeof(*note) ? 0 : -1;
+}
+
+static int hear(struct note *note)
+{
+	unsigned int n_fds;
+	int fds[NOTE_FDS];
+
+	if (hear_with(note, fds, &n_fds))
 		return -1;
-	if (ret_fd)
-		*ret_fd = fd;
-	else if (fd >= 0)
-		close(fd);
+	close_all(fds, n_fds);
 	return 0;
 }
 
-static int ask(struct note note, int fd)
+static int ask(struct note note)
 {
-	if (say(note, fd) || hear(&note, NULL))
+	if (say(note) || hear(&note))
 		return -1;
 	return note.ret;
 }
@@ -154,8 +169,8 @@ int bunshin_record_start(void)
 	if (!rec.recording)
 		return 0;
 	/* Twice: beside the pool's own preparations, and for what has changed when they are done. */
-	if (bunshin_smaps_learn(root_item->pid->real) || hear(&note, NULL) || note.type != LEARN ||
-	    bunshin_smaps_learn(root_item->pid->real) || say((struct note){ .type = DONE }, -1) || hear(&note, NULL) ||
+	if (bunshin_smaps_learn(root_item->pid->real) || hear(&note) || note.type != LEARN ||
+	    bunshin_smaps_learn(root_item->pid->real) || say((struct note){ .type = DONE }) || hear(&note) ||
 	    note.type != GO)
 		return -1;
 	bunshin_phase("seize");
@@ -208,12 +223,20 @@ int bunshin_record_task(struct pstree_item *item, struct vm_area_list *vmas)
 		bunshin_vma_fill(&to[n++], vma);
 	}
 	bunshin_mark_copies(to, n);
-	return ask((struct note){ .type = TASK, .vpid = vpid(item), .real = item->pid->real, .n = n, .id = turn }, -1);
+	return ask((struct note){ .type = TASK, .vpid = vpid(item), .real = item->pid->real, .n = n, .id = turn });
 }
 
 int bunshin_record_shmem(int fd, unsigned long shmid, unsigned long size)
 {
-	return ask((struct note){ .type = SHMEM, .id = shmid, .n = size }, fd);
+	return say_with((struct note){ .type = SHMEM, .id = shmid, .n = size }, &fd, 1);
+}
+
+/* The pool writes it into the image, whose head is written already. */
+int bunshin_record_ghost(int fd, struct cr_img *img, size_t size, bool chunks)
+{
+	int fds[2] = { fd, img_raw_fd(img) };
+
+	return say_with((struct note){ .type = GHOST, .id = chunks, .n = size }, fds, 2);
 }
 
 int bunshin_record_settle(int ret)
@@ -226,7 +249,7 @@ int bunshin_record_settle(int ret)
 	error = log_first_err();
 	if (ret)
 		bunshin_error_text(error ?: "the dump failed", rec.shared->error, sizeof(rec.shared->error));
-	if (ask((struct note){ .type = SETTLED, .ret = ret }, -1))
+	if (ask((struct note){ .type = SETTLED, .ret = ret }))
 		ret = -1;
 	return ret;
 }
@@ -321,7 +344,7 @@ int bunshin_prepare(const struct bsh_pool_prepare *req, int images_fd)
 	if (bunshin_fill_ahead(req->root_pid))
 		return -1;
 	bunshin_phase("pool: learn");
-	if (ask((struct note){ .type = LEARN }, -1)) {
+	if (ask((struct note){ .type = LEARN })) {
 		pr_err("the dump could not be prepared\n");
 		return -1;
 	}
@@ -331,7 +354,7 @@ int bunshin_prepare(const struct bsh_pool_prepare *req, int images_fd)
 
 static int done(int ret)
 {
-	return say((struct note){ .type = DONE, .ret = ret }, -1);
+	return say((struct note){ .type = DONE, .ret = ret });
 }
 
 /* The dump goes on as soon as the code is safe; what was said to it is true or the whole record fails. */
@@ -345,13 +368,15 @@ static int serve_task(const struct note *note)
 	return bunshin_fill_task(note->vpid, note->real, false, vmas, note->n);
 }
 
-static int serve_note(const struct note *note, int fd)
+static int serve_note(const struct note *note, const int *fds, unsigned int n_fds)
 {
 	switch (note->type) {
 	case TASK:
 		return serve_task(note);
 	case SHMEM:
-		return done(fd < 0 ? -1 : bunshin_shm_fill(fd, note->id, note->n));
+		return n_fds == 1 ? bunshin_shm_fill(fds[0], note->id, note->n) : -1;
+	case GHOST:
+		return n_fds == 2 ? bunshin_ghost_fill(fds[0], fds[1], note->n, note->id) : -1;
 	}
 	pr_err("the dump said %u\n", note->type);
 	return -1;
@@ -363,24 +388,24 @@ static int serve_dump(void)
 	struct note note;
 	int ret = 0;
 
-	if (say((struct note){ .type = GO }, -1))
+	if (say((struct note){ .type = GO }))
 		return -1;
 	while (1) {
-		int fd = -1;
+		unsigned int n_fds;
+		int fds[NOTE_FDS];
 
-		if (hear(&note, &fd)) {
+		if (hear_with(&note, fds, &n_fds)) {
 			snprintf(rec.shared->error, sizeof(rec.shared->error), "the dump ended early");
 			return -1;
 		}
 		if (note.type == SETTLED)
 			return note.ret ?: ret;
-		/* After a failure the dump is told so at its next word, and settles. */
-		if (ret)
+		/* After a failure the dump is told so at its next question, and settles. */
+		if (!ret)
+			ret = serve_note(&note, fds, n_fds);
+		else if (note.type == TASK)
 			done(-1);
-		else
-			ret = serve_note(&note, fd);
-		if (fd >= 0)
-			close(fd);
+		close_all(fds, n_fds);
 	}
 }
 
@@ -391,7 +416,7 @@ static int end_dump(int ret)
 
 	if (rec.child <= 0)
 		return -1;
-	say((struct note){ .type = DONE, .ret = ret }, -1);
+	say((struct note){ .type = DONE, .ret = ret });
 	close(rec.socket);
 	rec.socket = -1;
 	while (waitpid(rec.child, &status, 0) < 0 && errno == EINTR)
