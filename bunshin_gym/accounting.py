@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """What workspaces and snapshots take of the machine, each page of memory counted once.
 
-    group = account([source, *branches], [snapshot])
-    group.total.machine_bytes               # what all of them together cost
-    group.members[branch.id].private_unique_bytes   # what one branch has that no other has
+group = account([source, *branches], [snapshot])
+group.total.machine_bytes               # what all of them together cost
+group.members[branch.id].private_unique_bytes   # what one branch has that no other has
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from bunshin_gym.errors import UsageError
+from bunshin_gym.errors import ClosedError, UsageError
 from bunshin_gym.types import GroupStats, MemoryAccount
 from bunshin_gym.workspace import Core, Snapshot, Workspace
 from bunshin_gym.workspace import core as default_core
@@ -26,9 +26,13 @@ def account(workspaces: Iterable[Workspace] = (), snapshots: Iterable[Snapshot] 
 
     Raises:
         UsageError: nothing is asked for, or the members are of different state directories.
+        ClosedError: a member has been closed.
         PrivilegeError: not root.
     """
     members: list[Workspace | Snapshot] = [*workspaces, *snapshots]
+    for member in members:
+        if member.closed:
+            raise ClosedError(f"account: {member.id} has been closed")
     cores = {id(member.core): member.core for member in members}
     if len(cores) != 1:
         raise UsageError(f"account: members of {len(cores)} state directories; there must be one")

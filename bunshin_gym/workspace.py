@@ -224,6 +224,11 @@ class Workspace:
         return self._native.pid
 
     @property
+    def closed(self) -> bool:
+        """Whether it was closed, or belongs to another process."""
+        return self._native.closed
+
+    @property
     def core(self) -> Core:
         """The state directory it is in."""
         return self._core
@@ -366,6 +371,11 @@ class Snapshot:
     def id(self) -> str:
         """Names it in the registry and in messages."""
         return self._native.id
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed, or belongs to another process."""
+        return self._native.closed
 
     @property
     def core(self) -> Core:

@@ -40,9 +40,11 @@ def ps() -> None:
         rows.append((guide + _describe(record), _age(record), *_amounts(group.members[record.id])))
     columns = ("", "age", "procs", "unique", "shared", "files", "kernel", "disk")
     shown = table(f"{home_path()}, sizes in MiB", columns, rows)
-    shown.box = None
+    shown.box, shown.pad_edge, shown.padding = None, False, (0, 1, 0, 0)
     for column in shown.columns:
         column.no_wrap = True
+    for column in shown.columns[1:]:
+        column.min_width = 5
     shown.columns[0].overflow = "ellipsis"
     console.print(shown)
 
@@ -64,7 +66,9 @@ def _records() -> list[Record]:
 
 
 def _describe(record: Record) -> str:
-    parts = [f"{_kind(record)} {record.id}", str(record.label.get("note") or record.label.get("name") or "")]
+    parts = [f"{_kind(record)} {record.id}"]
+    if not record.parent:  # the others carry the same
+        parts.append(str(record.label.get("note") or record.label.get("name") or ""))
     if record.kind == "snapshots":
         parts.append(record.engine or "")
     if record.kind == "workspaces" and not record.alive:
