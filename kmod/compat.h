@@ -47,6 +47,32 @@ static inline void vma_start_write(struct vm_area_struct *vma)
 #define BSH_WALK_LOCKED .walk_lock = PGWALK_WRLOCK_VERIFY,
 #endif
 
+/*
+ * Where a mapping begins in its anon_vma: vm_pgoff, until private file mappings
+ * got an offset of their own for that in 7.3.
+ */
+#if LINUX_VERSION_CODE < KERNEL_VERSION(7, 3, 0)
+static inline pgoff_t bsh_anon_pgoff(const struct vm_area_struct *vma)
+{
+	return vma->vm_pgoff;
+}
+
+static inline void bsh_anon_pgoff_set(struct vm_area_struct *vma, pgoff_t pgoff)
+{
+}
+#else
+static inline pgoff_t bsh_anon_pgoff(const struct vm_area_struct *vma)
+{
+	return vma_start_anon_pgoff(vma);
+}
+
+static inline void bsh_anon_pgoff_set(struct vm_area_struct *vma, pgoff_t pgoff)
+{
+	vma->__vm_anon_pgoff_lo = lower_32_bits(pgoff);
+	vma->__vm_anon_pgoff_hi = upper_32_bits(pgoff);
+}
+#endif
+
 /* Kinds of memory that older kernels do not have. */
 #ifndef VM_SHADOW_STACK
 #define VM_SHADOW_STACK VM_NONE

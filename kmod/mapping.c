@@ -44,13 +44,15 @@ static struct vm_area_struct *bsh_twin_new(struct mm_struct *own,
 					   unsigned long end, bool detach)
 {
 	struct vm_area_struct *twin = bsh_call(vm_area_dup)(vma);
+	pgoff_t skipped = (start - vma->vm_start) >> PAGE_SHIFT;
 
 	if (!twin)
 		return NULL;
 	twin->vm_mm = own;
 	twin->vm_start = start;
 	twin->vm_end = end;
-	twin->vm_pgoff += (start - vma->vm_start) >> PAGE_SHIFT;
+	twin->vm_pgoff += skipped;
+	bsh_anon_pgoff_set(twin, bsh_anon_pgoff(vma) + skipped);
 	vm_flags_init(twin, vma->vm_flags & ~BSH_LEFT_BEHIND);
 	/* Still the source's: anon_vma_fork() gives the twin its own. */
 	twin->anon_vma = NULL;
@@ -61,6 +63,7 @@ static struct vm_area_struct *bsh_twin_new(struct mm_struct *own,
 		twin->vm_file = NULL;
 		twin->vm_ops = NULL;
 		twin->vm_private_data = NULL;
+		twin->vm_pgoff = bsh_anon_pgoff(twin);
 	} else if (twin->vm_file) {
 		get_file(twin->vm_file);
 	}
@@ -70,7 +73,7 @@ static struct vm_area_struct *bsh_twin_new(struct mm_struct *own,
 /* Hands the twin over to own; from here on unmapping is what frees it. */
 static int bsh_twin_insert(struct mm_struct *own, struct vm_area_struct *twin)
 {
-	pgoff_t pgoff = twin->vm_pgoff;
+	pgoff_t pgoff = twin->vm_pgoff, anon_pgoff = bsh_anon_pgoff(twin);
 	int rc;
 
 	rc = bsh_call(insert_vm_struct)(own, twin);
@@ -86,6 +89,7 @@ static int bsh_twin_insert(struct mm_struct *own, struct vm_area_struct *twin)
 	 * which differs after an mremap().
 	 */
 	twin->vm_pgoff = pgoff;
+	bsh_anon_pgoff_set(twin, anon_pgoff);
 	bsh_call(vm_stat_account)(own, twin->vm_flags, vma_pages(twin));
 	if (twin->vm_ops && twin->vm_ops->open)
 		twin->vm_ops->open(twin);
@@ -113,5 +117,6 @@ int bsh_mapping_share(struct mm_struct *own, struct vm_area_struct *vma,
 
 	part.vm_start = start;
 	part.vm_end = end;
+	part.vm_pgoff += (start - vma->vm_start) >> PAGE_SHIFT;
 	return bsh_call(copy_page_range)(twin, &part);
 }

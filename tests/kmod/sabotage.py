@@ -36,7 +36,12 @@ SABOTAGES = (
         "part.vm_start = start;\n\tvm_flags_init(&part, part.vm_flags | VM_SHARED);",
     ),
     _one("no-pages", "kind-anon", "mapping.c", "return bsh_call(copy_page_range)(twin, &part);", "return 0;"),
-    _one("offset-lost", "swap-shared", "mapping.c", "twin->vm_pgoff = pgoff;"),
+    _one(
+        "offset-lost",
+        "swap-shared",
+        "mapping.c",
+        "twin->vm_pgoff = pgoff;\n\tbsh_anon_pgoff_set(twin, anon_pgoff);",
+    ),
     _one(
         "no-reverse-map",
         "swap-shared",

@@ -186,6 +186,41 @@ static void test_swap_shared(void)
 	CHECK(!rmdir("/sys/fs/cgroup/swapping"), "%m");
 }
 
+static long make_private(void *arg)
+{
+	size_t length = (uintptr_t)arg;
+	int fd = memfd_create("memory", MFD_CLOEXEC);
+
+	/* Neither the file's offset nor the address tells the other. */
+	CHECK(fd >= 0 && !ftruncate(fd, length + MIB), "%m");
+	CHECK(mmap(ZONE, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED_NOREPLACE, fd, MIB) == ZONE, "%m");
+	close(fd);
+	fill(ZONE, length, 1);
+	return 0;
+}
+
+/* Pages of a private file mapping are found in the anonymous mapping that was made of it, too. */
+static void test_swap_detached(void)
+{
+	struct source s;
+
+	cgroup_make("swapping");
+	source_start(&s);
+	source_call(&s, enter, "swapping");
+	source_call(&s, make_private, (void *)LARGE);
+	CHECK_IS(pull(&s, ZONE, LARGE, BUNSHIN_COW_DETACH), 0);
+	/* The file has a page for each of them as well. */
+	reclaim("swapping", 2 * LARGE);
+	CHECK(source_call(&s, swapped_kib, NULL) > MOST_KIB, "only %ld KiB of the source",
+	      source_call(&s, swapped_kib, NULL));
+	CHECK(swapped_kib(NULL) > MOST_KIB, "only %ld KiB of the puller", swapped_kib(NULL));
+	CHECK(filled(ZONE, LARGE, 1), "content");
+	CHECK(source_call(&s, has_large, NULL), "the source's content");
+	source_kill(&s);
+	CHECK(!munmap(ZONE, LARGE), "%m");
+	CHECK(!rmdir("/sys/fs/cgroup/swapping"), "%m");
+}
+
 /* Objects in use of a slab cache. */
 static long slab(const char *name)
 {
@@ -297,6 +332,7 @@ const struct test memory_tests[] = {
 	{ "memory-charges", test_charges },
 	{ "pull-swapped", test_pull_swapped },
 	{ "swap-shared", test_swap_shared },
+	{ "swap-detached", test_swap_detached },
 	{ "leaks-200", test_leaks },
 	{},
 };
