@@ -60,7 +60,9 @@ def rootfs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def probe(rootfs: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     """Path, inside the root file system, of tests/core/probe.c: makes one system call and says how it went."""
     built = tmp_path_factory.mktemp("probe") / "probe"
-    subprocess.run(["cc", "-O1", "-static", "-D_GNU_SOURCE", "-Wall", "-Werror", "-o", built, HERE / "probe.c"], check=True)
+    subprocess.run(
+        ["cc", "-O1", "-static", "-D_GNU_SOURCE", "-Wall", "-Werror", "-o", built, HERE / "probe.c"], check=True
+    )
     shutil.copy(built, rootfs / "bin" / "probe")
     return "/bin/probe"
 
