@@ -50,6 +50,7 @@ static int save_record(struct bsh_snapshot *snap, const char *dir, size_t n_own,
 	struct bsh_record record;
 
 	bsh_record_copy(&record, &snap->record);
+	memset(&record.pool, 0, sizeof(record.pool));
 	bsh_strv_free(record.layers);
 	record.layers = bsh_strv_copy((const char *const *)snap->record.layers + n_own);
 	text = bsh_record_format(&record);
@@ -148,7 +149,7 @@ static int load_into(struct bsh_snapshot *snap, const char *dir, struct bsh_erro
 		rc = bsh_affinity_parse(processors, &snap->affinity, err);
 	if (rc == 0)
 		rc = snap->origin->engine->load(snap->core->criu, images, snap->dir, &snap->origin->state, err);
-	return rc;
+	return rc < 0 ? rc : bsh_snapshot_note_holder(snap, err);
 }
 
 static int load(struct bsh_core *core, const char *dir, const char *engine_name, const char *const *base,

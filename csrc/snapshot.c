@@ -325,17 +325,15 @@ static void fill_source(struct taking *take, const struct bsh_engine *engine)
 	take->source.context = take;
 }
 
-/* So that others find the memory too: `gc`, and accounts that another process makes. */
-static int note_holder(struct taking *take, struct bsh_error *err)
+int bsh_snapshot_note_holder(struct bsh_snapshot *snap, struct bsh_error *err)
 {
-	const struct bsh_engine *engine = take->snap->origin->engine;
-	struct bsh_record *record = &take->snap->record;
+	const struct bsh_engine *engine = snap->origin->engine;
 	int rc;
 
 	if (!engine->holder)
 		return 0;
-	rc = bsh_owner_of(engine->holder(take->snap->origin->state), &record->pool, err);
-	return rc < 0 ? rc : bsh_registry_update(take->snap->core->home, "snapshots", record, err);
+	rc = bsh_owner_of(engine->holder(snap->origin->state), &snap->record.pool, err);
+	return rc < 0 ? rc : bsh_registry_update(snap->core->home, "snapshots", &snap->record, err);
 }
 
 static int prepare_engine(struct taking *take, struct bsh_error *err)
@@ -349,7 +347,7 @@ static int prepare_engine(struct taking *take, struct bsh_error *err)
 	rc = origin->engine->prepare(
 		&take->source, take->ws->core->criu, take->snap->dir, &take->trace, &origin->state, err);
 	if (rc == 0)
-		rc = note_holder(take, err);
+		rc = bsh_snapshot_note_holder(take->snap, err);
 	if (rc == 0)
 		rc = bsh_fault_hit(BSH_FAULT_ENGINE_PREPARED, err);
 	bsh_trace_end(&take->trace, phase);

@@ -42,6 +42,8 @@ struct bsh_snapshot {
 /* Takes over record, whose id, layers and engine are set; makes the registry's entry. No state of the engine yet. */
 int bsh_snapshot_register(struct bsh_core *core, struct bsh_record *record, const struct bsh_engine *engine,
 	struct bsh_snapshot **ret_snap, struct bsh_error *err);
+/* Once the engine is prepared: so that others find the memory too, `gc`, and accounts that another process makes. */
+int bsh_snapshot_note_holder(struct bsh_snapshot *snap, struct bsh_error *err);
 /* Between these two the snapshot is not dropped: who wants to waits. -ESTALE when it has been. */
 int bsh_snapshot_enter(struct bsh_snapshot *snap, struct bsh_error *err);
 void bsh_snapshot_leave(struct bsh_snapshot *snap);
