@@ -461,9 +461,7 @@ class Snapshot:
         begun_ns = time.monotonic_ns()
         native, durable = load(core.native, Path(os.path.abspath(path)), home=core.home, engine=engine)
         total_ns = time.monotonic_ns() - begun_ns
-        stats = ForkStats(
-            total_ns=total_ns, frozen_ns=0, copied_bytes=0, shared_bytes=0, layer_bytes=0, phases=()
-        )
+        stats = ForkStats(total_ns=total_ns, frozen_ns=0, copied_bytes=0, shared_bytes=0, layer_bytes=0, phases=())
         return cls(native, core, stats=stats, env=durable.env, label=durable.label, workspace_id=durable.workspace)
 
     def close(self) -> None:
