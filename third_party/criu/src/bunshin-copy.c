@@ -19,7 +19,7 @@
 #undef LOG_PREFIX
 #define LOG_PREFIX "pool: "
 
-#define THREADS 2
+#define THREADS_MAX 4
 #define JOB_RANGES 256
 #define JOB_BYTES (2u << 20)
 
@@ -33,7 +33,7 @@ struct job {
 static struct {
 	pthread_mutex_t lock;
 	pthread_cond_t work, idle;
-	pthread_t threads[THREADS];
+	pthread_t threads[THREADS_MAX];
 	unsigned int n_threads, busy;
 	struct job *first, **last;
 	bool stop;
@@ -133,10 +133,15 @@ static void *copier(void *arg)
 
 int bunshin_copy_begin(void)
 {
+	long wanted;
+
 	queue.last = &queue.first;
 	queue.stop = false;
 	queue.failed = 0;
-	for (queue.n_threads = 0; queue.n_threads < THREADS; queue.n_threads++) {
+	/* One processor is for the dump. */
+	wanted = sysconf(_SC_NPROCESSORS_ONLN) - 1;
+	wanted = wanted < 1 ? 1 : wanted > THREADS_MAX ? THREADS_MAX : wanted;
+	for (queue.n_threads = 0; queue.n_threads < wanted; queue.n_threads++) {
 		errno = pthread_create(&queue.threads[queue.n_threads], NULL, copier, NULL);
 		if (errno) {
 			pr_perror("cannot start a copying thread");
