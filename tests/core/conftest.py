@@ -10,25 +10,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from support import need
+from support.leaks import leftovers
 
 from bunshin_gym.workspace import Core, Workspace, core
 
 HERE = Path(__file__).resolve().parent
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if HERE in item.path.parents:
-            item.add_marker(pytest.mark.root)
-
-
-def need(condition: bool, reason: str) -> None:
-    """Skips where something is missing; fails where everything must work."""
-    if condition:
-        return
-    if os.environ.get("BUNSHIN_MUST_WORK") == "1":
-        pytest.fail(f"BUNSHIN_MUST_WORK=1, but {reason}")
-    pytest.skip(reason)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -95,30 +82,3 @@ def start(bunshin: Core, rootfs: Path) -> Iterator[Callable[..., Workspace]]:
 def workspace(start: Callable[..., Workspace]) -> Workspace:
     """One idle workspace."""
     return start()
-
-
-def leftovers(opened: Core) -> list[str]:
-    """All that is there of a state directory's workspaces and snapshots: should be nothing when all are closed."""
-    home = opened.home
-    info = home.stat()
-    key = f"{info.st_dev:x}-{info.st_ino:x}"
-    left = [str(path) for kind in ("workspaces", "snapshots", "trash") for path in (home / kind).glob("*")]
-    left += [str(path) for path in (home / "layers").glob("*") if not path.name.startswith("runtime-")]
-    for mounts in _all_mount_tables():
-        left += [line for line in mounts if str(home) in line]
-    for root, directories, _ in os.walk("/sys/fs/cgroup"):
-        left += [f"{root}/{name}" for name in directories if name == key]
-    return left
-
-
-def _all_mount_tables() -> Iterator[list[str]]:
-    """Of every mount namespace that a process is in."""
-    seen = set()
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            namespace = os.readlink(process / "ns" / "mnt")
-            if namespace not in seen:
-                seen.add(namespace)
-                yield (process / "mountinfo").read_text().splitlines()
-        except (FileNotFoundError, ProcessLookupError, OSError):
-            continue  # ended meanwhile, or a zombie

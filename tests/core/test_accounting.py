@@ -12,7 +12,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from conftest import HERE
 
 from bunshin_gym.accounting import account, account_ids
 from bunshin_gym.errors import ClosedError, UsageError
@@ -35,7 +34,7 @@ def holder(rootfs: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     """Path, inside the root file system, of tests/core/holder.c."""
     built = tmp_path_factory.mktemp("holder") / "holder"
     flags = ["-O1", "-static", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror"]
-    subprocess.run(["cc", *flags, "-o", built, HERE / "holder.c"], check=True)
+    subprocess.run(["cc", *flags, "-o", built, Path(__file__).with_name("holder.c")], check=True)
     shutil.copy(built, rootfs / "bin" / "holder")
     return "/bin/holder"
 

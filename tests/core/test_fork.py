@@ -18,7 +18,7 @@ from pathlib import Path
 
 import guesthouse
 import pytest
-from conftest import need
+from support import need
 
 from bunshin_gym.errors import CallTimeout, ClosedError
 from bunshin_gym.native import engine_names

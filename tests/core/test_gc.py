@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from conftest import leftovers
+from support.leaks import leftovers
 
 from bunshin_gym.runtime import runtime_layer
 from bunshin_gym.workspace import Core, Workspace, list_workspaces

@@ -5,34 +5,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import gymnasium
 import pytest
+from support import need
 
 import bunshin_gym
 from bunshin_gym.errors import ImageError
 from bunshin_gym.images import ImageStore
 from bunshin_gym.paths import criu_path
 from bunshin_gym.records import list_snapshots, list_workspaces
-
-HERE = Path(__file__).resolve().parent
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if HERE in item.path.parents:
-            item.add_marker(pytest.mark.root)
-
-
-def need(condition: bool, reason: str) -> None:
-    """Skips where something is missing; fails where everything must work."""
-    if condition:
-        return
-    if os.environ.get("BUNSHIN_MUST_WORK") == "1":
-        pytest.fail(f"BUNSHIN_MUST_WORK=1, but {reason}")
-    pytest.skip(reason)
 
 
 def image_is_built() -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Chroot, wait_until
+from support.chroot import Chroot, wait_until
 
 from bunshin_gym.errors import ToolError, ToolTimeoutError, ToolUnavailableError
 from bunshin_gym.toolclient import ToolClient

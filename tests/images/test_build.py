@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import wait_until
+from support.chroot import wait_until
 
 from bunshin_gym.errors import ImageBuildError
 from bunshin_gym.images import Image, ImageStore
