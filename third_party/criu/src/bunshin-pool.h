@@ -9,6 +9,7 @@
  *   bunshin-arena.c   where the memory lies: tasks, segments
  *   bunshin-scan.c    which pages a process has
  *   bunshin-smaps.c   mappings, learnt before the source is frozen
+ *   bunshin-scout.c   looks at frozen tasks ahead of the dump
  *   bunshin-fill.c    bringing the arenas up to a frozen source
  *   bunshin-frames.c  which physical pages these are
  *   bunshin-copy.c    the threads that copy
@@ -40,6 +41,8 @@ bool bunshin_recording(void);
 int bunshin_record_start(void);
 /* Dump: a task's smaps, or what serves as such. */
 int bunshin_smaps_open(pid_t pid);
+/* Dump: adds a task's guard pages; 1: they are not known. */
+int bunshin_record_guards(pid_t pid, struct vm_area_list *vmas);
 /* Dump: hands a task's private memory to the pool. */
 int bunshin_record_task(struct pstree_item *item, struct vm_area_list *vmas);
 /* Dump: the contents of an open file without a name. */

@@ -15,6 +15,7 @@
 
 #include "bunshin-mapfile.h"
 #include "bunshin-pool.h"
+#include "bunshin-scout.h"
 #include "bunshin-smaps.h"
 #include "log.h"
 #include "xmalloc.h"
@@ -170,20 +171,42 @@ static int real_smaps(pid_t pid)
 	return fd;
 }
 
-int bunshin_smaps_open(pid_t pid)
+static bool look(pid_t pid)
 {
 	struct known *k = find(pid);
 	char *text;
 	size_t len;
 	bool same;
+
+	if (!k || !k->text || read_proc(pid, "maps", &text, &len))
+		return false;
+	same = len == k->lines_len && !memcmp(text, k->lines, len);
+	xfree(text);
+	return same;
+}
+
+int bunshin_smaps_scout(void)
+{
+	pid_t *pids = xmalloc((n_known + 1) * sizeof(*pids));
+	size_t i;
+	int ret;
+
+	if (!pids)
+		return -1;
+	for (i = 0; i < n_known; i++)
+		pids[i] = known[i].pid;
+	ret = bunshin_scout_start(pids, n_known, look);
+	xfree(pids);
+	return ret;
+}
+
+int bunshin_smaps_open(pid_t pid)
+{
+	struct known *k = find(pid);
 	int fd;
 
 	bunshin_mapfile_task(pid);
-	if (!k || !k->text || read_proc(pid, "maps", &text, &len))
-		return real_smaps(pid);
-	same = len == k->lines_len && !memcmp(text, k->lines, len);
-	xfree(text);
-	if (!same)
+	if (!k || !k->text || !bunshin_scout_same(pid))
 		return real_smaps(pid);
 	fd = memfd_create("bunshin-smaps", MFD_CLOEXEC);
 	if (fd < 0 || write(fd, k->text, k->text_len) != (ssize_t)k->text_len || lseek(fd, 0, SEEK_SET)) {

@@ -6,6 +6,8 @@
 
 /* Source runs: reads /proc/PID/smaps of all processes below @root, or again where mappings have changed. */
 int bunshin_smaps_learn(pid_t root);
+/* Afterwards: has a scout ready that compares as soon as the source is frozen. */
+int bunshin_smaps_scout(void);
 /*
  * A descriptor with what CRIU needs of a frozen process's smaps: each mapping's line and its
  * VmFlags. Made from maps and what was learnt; the real file if any mapping is not as it was.

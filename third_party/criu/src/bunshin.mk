@@ -15,6 +15,7 @@ obj-y			+= bunshin-record.o
 obj-y			+= bunshin-rlimit.o
 obj-y			+= bunshin-scan.o
 obj-y			+= bunshin-shm.o
+obj-y			+= bunshin-scout.o
 obj-y			+= bunshin-smaps.o
 obj-y			+= bunshin-gzip.o
 obj-y			+= bunshin-tar.o
