@@ -280,9 +280,7 @@ static int walk_vmas(struct walk *w, const struct bunshin_vma *vmas, size_t n)
 
 static int walk_task(struct walk *w, pid_t vpid, struct bunshin_vma *vmas, size_t n)
 {
-	uint64_t limit = n ? vmas[n - 1].end : 0;
-
-	if (bunshin_scan(w->theirs.fd, 0, limit, &w->source))
+	if (bunshin_scan_vmas(w->theirs.fd, vmas, n, &w->source))
 		return -1;
 	mark_empty(w, vmas, n);
 	w->task = bunshin_task_get(vpid, vmas, n);

@@ -163,6 +163,8 @@ size_t bunshin_ranges_find(const struct bunshin_ranges *ranges, uint64_t addr);
 int bunshin_ranges_add(struct bunshin_ranges *ranges, uint64_t start, uint64_t end);
 /* Private pages (resident or swapped out, not zero pages, not guards) between two addresses, in order. */
 int bunshin_scan(int pagemap_fd, uint64_t start, uint64_t end, struct bunshin_ranges *ret_ranges);
+/* The same in all of a process's mappings that have a kind. */
+int bunshin_scan_vmas(int pagemap_fd, const struct bunshin_vma *vmas, size_t n, struct bunshin_ranges *ret_ranges);
 /* The VMAs of a running process, as far as /proc/PID/smaps tells. */
 int bunshin_read_vmas(pid_t pid, struct bunshin_vma **ret_vmas, size_t *ret_n);
 /*

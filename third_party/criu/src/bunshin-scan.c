@@ -30,6 +30,7 @@
 
 #define SCAN_REGIONS 2048
 #define READ_ENTRIES 8192
+#define RESERVATION_MIN (1ull << 30)
 #define PRIVATE_PAGE(pme) \
 	(((pme) & (PME_PRESENT | PME_SWAP)) && !((pme) & (PME_FILE | PME_GUARD_REGION)) && !page_is_zero(pme))
 
@@ -145,6 +146,29 @@ int bunshin_scan(int pagemap_fd, uint64_t start, uint64_t end, struct bunshin_ra
 	if (kdat.has_pagemap_scan)
 		return scan_by_ioctl(pagemap_fd, start, end, ret_ranges);
 	return scan_by_read(pagemap_fd, start, end, ret_ranges);
+}
+
+/*
+ * Where a hole costs as much as a page, a large mapping that nobody may touch is taken for what it is: address
+ * space set aside (a browser has terabytes of it). No page can come into being there.
+ */
+static bool is_reservation(const struct bunshin_vma *vma)
+{
+	return !vma->prot && vma->end - vma->start > RESERVATION_MIN;
+}
+
+int bunshin_scan_vmas(int pagemap_fd, const struct bunshin_vma *vmas, size_t n, struct bunshin_ranges *ret_ranges)
+{
+	size_t i;
+
+	if (kdat.has_pagemap_scan || !n)
+		return bunshin_scan(pagemap_fd, 0, n ? vmas[n - 1].end : 0, ret_ranges);
+	ret_ranges->n = 0;
+	for (i = 0; i < n; i++)
+		if (vmas[i].kind && !is_reservation(&vmas[i]) &&
+		    scan_by_read(pagemap_fd, vmas[i].start, vmas[i].end, ret_ranges))
+			return -1;
+	return 0;
 }
 
 static uint32_t parse_prot(const char *perms)
