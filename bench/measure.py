@@ -121,8 +121,16 @@ class Guest:
             error = client.call("goto", {"url": "file:///tmp/bench/first.html"})["last_action_error"]
             if error:
                 raise BunshinError(error)
+        self._wait_rest()
+
+    def _wait_rest(self) -> None:
+        """Returns once two looks at the screen show the same."""
+        deadline = time.monotonic() + SCREEN_TIMEOUT_S
         seen = self.screen()
-        self.wait_screen(seen)
+        while not pixels_agree(seen, now := self.screen()):
+            seen = now
+            if time.monotonic() > deadline:
+                raise BunshinError(f"the screen of {self.workspace.id} does not come to rest")
 
     def _client(self) -> ToolClient:
         return ToolClient(self.workspace.root, socket=self.socket or "")

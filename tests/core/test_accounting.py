@@ -130,6 +130,15 @@ def test_a_snapshot_of_a_branch_shares_with_the_pool_it_came_from(start: Start, 
 
 
 @pytest.mark.parametrize("engine", ["pool", "criu"])
+def test_a_snapshot_leaves_its_source_as_large_as_it_was(start: Start, holder: str, engine: str) -> None:
+    """Pages that processes of the source share since their fork stay shared: reading them must not part them."""
+    source = holding(start, holder, 40, processes=3)
+    assert account([source]).total.private_unique_bytes / MIB == pytest.approx(40, abs=2)
+    with source.snapshot(engine=engine):
+        assert account([source]).total.private_unique_bytes / MIB == pytest.approx(40, abs=2)
+
+
+@pytest.mark.parametrize("engine", ["pool", "criu"])
 def test_the_sum_is_what_the_machine_lost(start: Start, holder: str, engine: str) -> None:
     """MemAvailable around a group of branches. What else runs disturbs a round; a wrong sum would disturb all."""
     source = holding(start, holder, HELD_MIB, SHARED_MIB, UNMAPPED_MIB)

@@ -23,6 +23,11 @@
 #define JOB_RANGES 256
 #define JOB_BYTES (2u << 20)
 
+/* Of an entry in /proc/PID/pagemap. */
+#define PM_PRESENT (1ull << 63)
+#define PM_FILE (1ull << 61)
+#define PM_EXCLUSIVE (1ull << 56)
+
 struct job {
 	struct job *next;
 	pid_t pid;
@@ -69,26 +74,65 @@ static int copy_by_mem(pid_t pid, struct iovec from, char *to)
 	return ret;
 }
 
-static int copy_now(pid_t pid, struct iovec *from, struct iovec *to, size_t n)
+/*
+ * process_vm_readv() pins what it reads, and a pin makes a page that fork() left shared a copy of its own first: in the
+ * source, while it stands still, for ever. Reading the memory file does not.
+ */
+static bool is_shared(uint64_t entry)
 {
-	size_t i = 0;
+	return entry & PM_PRESENT && !(entry & (PM_EXCLUSIVE | PM_FILE));
+}
 
-	while (i < n) {
-		ssize_t got = process_vm_readv(pid, to + i, n - i, from + i, n - i, 0);
+static int copy_pinned(pid_t pid, struct iovec from, char *to)
+{
+	struct iovec local = { to, from.iov_len };
+	ssize_t got = process_vm_readv(pid, &local, 1, &from, 1, 0);
+
+	if (got == (ssize_t)from.iov_len)
+		return 0;
+	if (got < 0 && errno != EFAULT)
+		return errno;
+	return copy_by_mem(pid, from, to);
+}
+
+/* Page tables' entries of a range, as many as fit; runs of one kind are copied at a time. */
+static int copy_runs(pid_t pid, int pagemap, struct iovec from, char *to)
+{
+	uint64_t start = (unsigned long)from.iov_base, entries[JOB_BYTES / PAGE_SIZE];
+	size_t n = from.iov_len / PAGE_SIZE, i, next;
+
+	if (pread(pagemap, entries, n * sizeof(*entries), start / PAGE_SIZE * sizeof(*entries)) !=
+	    (ssize_t)(n * sizeof(*entries)))
+		return copy_pinned(pid, from, to);
+	for (i = 0; i < n; i = next) {
+		struct iovec run = { (char *)from.iov_base + i * PAGE_SIZE };
+		bool shared = is_shared(entries[i]);
 		int ret;
 
-		if (got < 0 && errno != EFAULT)
-			return errno;
-		while (i < n && got >= (ssize_t)from[i].iov_len)
-			got -= from[i++].iov_len;
-		if (i == n)
-			break;
-		ret = copy_by_mem(pid, from[i], to[i].iov_base);
+		for (next = i + 1; next < n && is_shared(entries[next]) == shared; next++)
+			;
+		run.iov_len = (next - i) * PAGE_SIZE;
+		ret = (shared ? copy_by_mem : copy_pinned)(pid, run, to + i * PAGE_SIZE);
 		if (ret)
 			return ret;
-		i++;
 	}
 	return 0;
+}
+
+static int copy_now(pid_t pid, struct iovec *from, struct iovec *to, size_t n)
+{
+	char path[64];
+	int pagemap, ret = 0;
+	size_t i;
+
+	snprintf(path, sizeof(path), "/proc/%d/pagemap", pid);
+	pagemap = open(path, O_RDONLY | O_CLOEXEC);
+	for (i = 0; i < n && !ret; i++)
+		ret = pagemap < 0 ? copy_pinned(pid, from[i], to[i].iov_base)
+				  : copy_runs(pid, pagemap, from[i], to[i].iov_base);
+	if (pagemap >= 0)
+		close(pagemap);
+	return ret;
 }
 
 static void run_job(struct job *job)
