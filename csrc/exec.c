@@ -90,14 +90,16 @@ static void join_main(void *context, int report_fd)
 {
 	const struct entry *entry = context;
 	const struct bsh_cgroup *cgroup = &entry->ws->cgroup;
+	const int spaces = CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP | CLONE_NEWPID;
+	const int pidfd = entry->ws->init_pidfd;
 	struct clone_args args = {.flags = CLONE_PARENT};
 	long pid;
 
 	for (unsigned int i = 0; i < cgroup->n; i++)
 		if (write(i ? cgroup->procs_fds[i] : entry->command_procs_fd, "0", 1) != 1)
 			bsh_report_exit(report_fd, errno, "enter the workspace's cgroups");
-	if (setns(entry->ws->init_pidfd,
-		    CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP | CLONE_NEWPID) < 0)
+	/* A branch has its own clocks; a kernel without time namespaces refuses the flag. */
+	if (setns(pidfd, spaces | CLONE_NEWTIME) < 0 && (errno != EINVAL || setns(pidfd, spaces) < 0))
 		bsh_report_exit(report_fd, errno, "enter the workspace's namespaces");
 	pid = syscall(SYS_clone3, &args, sizeof(args));
 	if (pid < 0)
