@@ -18,16 +18,15 @@ from pathlib import Path
 
 import guesthouse
 import pytest
-from support import need
+from support import engines, need
 
 from bunshin_gym.errors import CallTimeout, ClosedError
-from bunshin_gym.native import engine_names
 from bunshin_gym.workspace import Core, Workspace
 
 Start = Callable[..., Workspace]
 
 
-@pytest.fixture(params=engine_names())
+@pytest.fixture(params=engines())
 def engine(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

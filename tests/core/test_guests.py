@@ -8,14 +8,14 @@ from pathlib import Path
 
 import guesthouse
 import pytest
+from support import engines
 
-from bunshin_gym.native import engine_names
 from bunshin_gym.workspace import Workspace
 
 Start = Callable[..., Workspace]
 
 
-@pytest.mark.parametrize("engine", engine_names())
+@pytest.mark.parametrize("engine", engines())
 @pytest.mark.parametrize("kind", guesthouse.KINDS)
 def test_guest(kind: str, engine: str, start: Start, rootfs: Path) -> None:
     source = start(argv=[guesthouse.build(rootfs, kind)])

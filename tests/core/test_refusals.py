@@ -18,9 +18,10 @@ from pathlib import Path
 
 import guesthouse
 import pytest
+from support import engines
 
 from bunshin_gym.errors import BunshinError, EngineError, UnsupportedError, UsageError, WorkspaceDied
-from bunshin_gym.native import arm_fault, engine_names, fault_points
+from bunshin_gym.native import arm_fault, fault_points
 from bunshin_gym.workspace import Core, Workspace, core, list_snapshots, list_workspaces
 
 Start = Callable[..., Workspace]
@@ -264,7 +265,7 @@ def nothing_but(core: Core, *workspaces: Workspace) -> None:
     assert layers == []
 
 
-@pytest.mark.parametrize("engine", engine_names())
+@pytest.mark.parametrize("engine", engines())
 @pytest.mark.parametrize("point", fault_points())
 def test_fault_point(point: str, engine: str, guest: Workspace, bunshin: Core) -> None:
     descriptors = len(os.listdir("/proc/self/fd"))

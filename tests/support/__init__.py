@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
-__all__ = ["need"]
+from bunshin_gym.native import engine_names
+
+__all__ = ["engines", "need"]
 
 
 def need(condition: bool, reason: str) -> None:
@@ -17,3 +20,8 @@ def need(condition: bool, reason: str) -> None:
     if os.environ.get("BUNSHIN_MUST_WORK") == "1":
         pytest.fail(f"BUNSHIN_MUST_WORK=1, but {reason}")
     pytest.skip(reason)
+
+
+def engines() -> list[str]:
+    """The engines that differ on this machine: without its module `kmod` does what `pool` does, and says so."""
+    return [name for name in engine_names() if name != "kmod" or Path("/dev/bunshin").exists()]
