@@ -33,6 +33,7 @@ ENGINES = (OURS, STOCK)
 MIB = 1 << 20
 SCREEN_TIMEOUT_S = 60.0
 _BAR_WIDTH = 30
+_APPLICATIONS = "/usr/local/bin/applications"
 
 console = Console()
 progress = Console(stderr=True)
@@ -73,6 +74,8 @@ class Guest:
     def __init__(self, workspace: Workspace, socket: str | None) -> None:
         self.workspace = workspace
         self.socket = socket
+        self.still = socket is not None
+        """Whether its screen stays the same while nobody does anything."""
 
     def wait_ready(self) -> None:
         """Returns once it answers."""
@@ -83,8 +86,8 @@ class Guest:
             client.wait_ready()
 
     def screen(self) -> Any:
-        """Its pixels; None without a screen."""
-        if self.socket is None:
+        """Its pixels; None without a screen, or where something blinks on it."""
+        if not self.still:
             return None
         with self._client() as client:
             return client.observe(tree=False)["screenshot"]
@@ -110,6 +113,16 @@ class Guest:
             error = client.step(name, args, screenshot=False, tree=False)["last_action_error"]
         if error:
             raise BunshinError(f"{name}: {error}")
+
+    def start_applications(self) -> None:
+        """What the image brings beside its browser, if it does; returns once their windows are there."""
+        if self.socket is None or not (self.workspace.root / _APPLICATIONS.lstrip("/")).exists():
+            return
+        with self._client() as client:
+            done = client.shell(["sh", "-c", f"exec {_APPLICATIONS} >/tmp/applications.log 2>&1"], timeout_s=120)
+            self.still = False  # the word processor's cursor blinks
+            if done["exit_code"] != 0:
+                raise BunshinError(f"{_APPLICATIONS}: {client.read_file('/tmp/applications.log').decode()}")
 
     def open_pages(self) -> None:
         """Shows the first page, and lets the browser come to rest."""
@@ -146,6 +159,7 @@ def booted(image_name: str) -> Iterator[Guest]:
         workspace = stack.enter_context(Workspace.start(image, label="benchmark"))
         guest = Guest(workspace, image.services.get("tool"))
         guest.wait_ready()
+        guest.start_applications()
         guest.open_pages()
         yield guest
 
