@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from bunshin_gym.bases import BaseKey, BasePool, shared_bases
 from bunshin_gym.env_snapshot import STAMPS, EnvSnapshot, context_of
 from bunshin_gym.episode import Measured, Run
-from bunshin_gym.errors import ClosedError, ResourceError, UsageError, WorkspaceDied
+from bunshin_gym.errors import SnapshotLost, UsageError, WorkspaceDied
 from bunshin_gym.guest import Guest, Seen
 from bunshin_gym.keys import Context
 from bunshin_gym.stamps import StampKind
@@ -301,9 +301,7 @@ class BunshinEnv(gymnasium.Env[dict[str, Any], str]):
         base = pool.get(self._base_key)
         try:
             return base.branch()
-        except (ResourceError, ClosedError):
-            raise
-        except WorkspaceDied:
+        except (WorkspaceDied, SnapshotLost):
             pool.drop(self._base_key, base)
             return pool.get(self._base_key).branch()
 

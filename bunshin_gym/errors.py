@@ -11,6 +11,7 @@ BunshinError
 ├── CallTimeout (also TimeoutError)     a call took longer than it may
 ├── SnapshotDamaged                     a snapshot on disk is torn, changed, or of another format
 ├── EngineError                         a fork engine failed; the source runs on
+│   └── SnapshotLost                        the process that held a snapshot's memory was killed
 ├── ImageError                          an image cannot be built, found or read
 ├── ReplayDiverged                      calls run again did not bring what they brought before
 │   ├── ImageNotFoundError                  no image of that name or digest
@@ -34,6 +35,7 @@ __all__ = [
     "ReplayDiverged",
     "ResourceError",
     "SnapshotDamaged",
+    "SnapshotLost",
     "ToolError",
     "ToolTimeoutError",
     "ToolUnavailableError",
@@ -81,6 +83,10 @@ class SnapshotDamaged(BunshinError):
 
 class EngineError(BunshinError):
     """A fork engine failed; the source runs on and nothing is left behind."""
+
+
+class SnapshotLost(EngineError):
+    """The process that held the snapshot's memory was killed; its branches live on, and can be forked."""
 
 
 class ImageError(BunshinError):

@@ -24,6 +24,7 @@ from bunshin_gym.errors import (
     EngineError,
     PrivilegeError,
     ResourceError,
+    SnapshotLost,
     UnsupportedError,
     UsageError,
     WorkspaceDied,
@@ -60,6 +61,7 @@ ERRORS: Final[Mapping[int, type[BunshinError]]] = {
     errno.ESTALE: ClosedError,
     errno.ETIMEDOUT: CallTimeout,
     errno.EIO: EngineError,
+    errno.EOWNERDEAD: SnapshotLost,
     errno.EPROTO: EngineError,
 }
 """Which exception an errno of the core becomes; all others become BunshinError."""

@@ -93,7 +93,7 @@ static int send_request(
 	}
 	if (sendmsg(socket, &msg, MSG_NOSIGNAL) < 0)
 		return errno == EPIPE || errno == ECONNRESET
-			       ? bsh_fail(err, ESTALE, "the page pool's process has ended")
+			       ? bsh_fail(err, EOWNERDEAD, "the page pool's process has ended")
 			       : bsh_fail(err, errno, "ask the page pool");
 	return 0;
 }
@@ -117,7 +117,7 @@ static int receive_answer(
 	if (got < 0 && errno != ECONNRESET)
 		return bsh_fail(err, errno, "%s: read the page pool's answer", what);
 	if (got <= 0)
-		return bsh_fail(err, ESTALE, "%s: the page pool's process has ended", what);
+		return bsh_fail(err, EOWNERDEAD, "%s: the page pool's process has ended", what);
 	if (got != sizeof(*ret_answer) || ret_answer->header.version != BSH_POOL_VERSION)
 		return bsh_fail(err, EPROTO, "%s: core and CRIU are of different builds; build both again", what);
 	if (ret_answer->header.type == BSH_POOL_FAILED)

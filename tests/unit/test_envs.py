@@ -19,7 +19,7 @@ from gymnasium.wrappers import TimeLimit
 
 from bunshin_gym.bases import BaseKey
 from bunshin_gym.envs import BunshinEnv
-from bunshin_gym.errors import EngineError, ToolError, UsageError, WorkspaceDied
+from bunshin_gym.errors import BunshinError, EngineError, SnapshotLost, ToolError, UsageError, WorkspaceDied
 from bunshin_gym.forkable import ForkableEnv
 from bunshin_gym.surfaces import Screen
 from bunshin_gym.testing import check_fork
@@ -258,9 +258,10 @@ def test_a_dead_workspace_raises_and_reset_replaces_it(env: BunshinEnv, machine:
     assert machine.guests == 1
 
 
-def test_a_dead_base_is_booted_again(env: BunshinEnv, machine: FakeMachine) -> None:
+@pytest.mark.parametrize("kind", [WorkspaceDied, SnapshotLost])
+def test_a_dead_base_is_booted_again(kind: type[BunshinError], env: BunshinEnv, machine: FakeMachine) -> None:
     env.reset(seed=1)
-    machine.fail_branch = WorkspaceDied("the base is gone")
+    machine.fail_branch = kind("the base is gone")
     env.reset(seed=1)
     assert (machine.boots, machine.bases, machine.guests) == (2, 1, 1)
 

@@ -212,6 +212,13 @@ static int serve_branch(const union request *req, const int *fds, unsigned int n
 	return pid < 0 ? refuse(fds, n_fds, req->header.seq, errno, "the pool cannot fork") : 0;
 }
 
+/* What our children leave is ours to reap: process 1 of a container often reaps nothing. Forks do not inherit this. */
+static void adopt_orphans(void)
+{
+	if (prctl(PR_SET_CHILD_SUBREAPER, 1))
+		pr_perror("cannot become a subreaper");
+}
+
 /* In the new pool: the snapshot is the child's now. */
 static int become_child(int control, uint32_t seq)
 {
@@ -222,6 +229,7 @@ static int become_child(int control, uint32_t seq)
 		close(pool.images_fd);
 	pool.control = control;
 	pool.images_fd = -1;
+	adopt_orphans();
 	bunshin_fill_inherited = true;
 	bunshin_record_reset();
 	return control < 0 ? -1 : answer_with(&answer, seq, BSH_POOL_OK);
@@ -400,6 +408,7 @@ static int set_up(void)
 	util_init();
 	if (start_log() || watch_owner() || check_caps() || kerndat_init() || check_options() || init_service_fd())
 		return -1;
+	adopt_orphans();
 	sigemptyset(&chld);
 	sigaddset(&chld, SIGCHLD);
 	sigprocmask(SIG_SETMASK, &chld, NULL);

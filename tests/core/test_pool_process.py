@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The process that holds a snapshot's memory: killed at the worst moments, and what it leaves to be reaped."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import guesthouse
+import pytest
+from support import engines
+
+from bunshin_gym.errors import EngineError, SnapshotLost
+from bunshin_gym.workspace import Core, Snapshot, Workspace
+
+Start = Callable[..., Workspace]
+
+
+@pytest.fixture(params=[name for name in engines() if name != "criu"])
+def engine(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def pool_pid(snapshot: Snapshot) -> int:
+    record = (snapshot.core.home / "snapshots" / snapshot.id / "record").read_text()
+    found = re.search(r"^pool=(\d+) ", record, re.MULTILINE)
+    assert found is not None, record
+    return int(found[1])
+
+
+def test_killed_pool_is_told_and_its_branches_live_and_fork_on(start: Start, rootfs: Path, engine: str) -> None:
+    source = start(argv=[guesthouse.build(rootfs, "threads")])
+    guesthouse.wait_ready(source)
+    with source.snapshot(engine=engine) as snapshot, snapshot.branch() as branch:
+        os.kill(pool_pid(snapshot), signal.SIGKILL)
+        with pytest.raises(SnapshotLost, match=f"branch of snapshot {snapshot.id}: .*process has ended") as caught:
+            snapshot.branch()
+        assert isinstance(caught.value, EngineError)
+        assert guesthouse.tell(branch, "branch") == "ok"
+        with branch.snapshot(engine=engine) as deeper:
+            assert deeper.stats.shared_bytes == 0  # there is nothing left to share with
+            with deeper.branch() as grandchild:
+                assert guesthouse.tell(grandchild, "grandchild") == "ok"
+    assert guesthouse.tell(source, "source") == "ok"
+
+
+# A container's process 1 often reaps nothing; one that adopts orphans stands for it.
+ADOPTER = """
+import ctypes, os, sys
+from pathlib import Path
+from bunshin_gym.workspace import Workspace, core
+
+PR_SET_CHILD_SUBREAPER = 36
+assert ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+home, rootfs, engine = sys.argv[1:]
+with Workspace.start(rootfs, argv=["sleep", "1000000"], core=core(home)) as source:
+    for _ in range(3):
+        with source.fork(1, engine=engine)[0] as branch, branch.fork(1, engine=engine)[0] as deeper:
+            deeper.exec(["true"])
+children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+print(*(Path(f"/proc/{pid}/stat").read_text() for pid in children), end="")
+"""
+
+
+def test_no_zombie_is_left_to_whoever_adopts_orphans(bunshin: Core, rootfs: Path, engine: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ADOPTER, str(bunshin.home), str(rootfs), engine],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
