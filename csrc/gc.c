@@ -20,19 +20,17 @@
 #include "host/spawn.h"
 #include "workspace.h"
 
-#define DEATH_TIMEOUT_MS 30000
-
 /* Kills a process by its full name: the pid may be another's by now. */
 static int kill_owner(const struct bsh_owner *process, struct bsh_gc_report *report, struct bsh_error *err)
 {
 	auto_close int pidfd = -1;
-	int status, rc;
+	int rc;
 
 	if (!process->pid || bsh_pidfd_open(process->pid, &pidfd, NULL) < 0 || !bsh_owner_alive(process))
 		return 0;
 	if (bsh_pidfd_kill(pidfd, SIGKILL) == 0)
 		report->processes++;
-	rc = bsh_wait_pidfd(pidfd, DEATH_TIMEOUT_MS, &status);
+	rc = bsh_killed_wait(process->pid, pidfd);
 	return rc == -ETIMEDOUT ? bsh_fail(err, ETIMEDOUT, "pid %d does not die of SIGKILL", process->pid) : 0;
 }
 
@@ -46,7 +44,7 @@ static int reap_cgroup(const struct bsh_core *core, const char *id, struct bsh_g
 
 	bsh_cgroup_find(core->features, name, &cgroup);
 	there = cgroup.n > 1 || access(cgroup.dirs[0], F_OK) == 0;
-	rc = bsh_cgroup_kill(&cgroup, &killed, err);
+	rc = bsh_processes_end(&cgroup, &killed, err);
 	report->processes += killed;
 	if (rc == 0)
 		rc = bsh_cgroup_remove(&cgroup, err);

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -10,17 +11,20 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/fs.h"
 #include "base/text.h"
 #include "host/mounts.h"
 #include "host/namespaces.h"
+#include "host/procfs.h"
 #include "host/spawn.h"
 #include "layer.h"
 #include "start.h"
 
 #define FREEZE_TIMEOUT_MS 10000
 #define STOP_TIMEOUT_MS 30000
+#define STOP_PATIENCE_MS 200
 
 static struct bsh_workspace *workspace_new(struct bsh_core *core, const struct bsh_record *record)
 {
@@ -75,7 +79,8 @@ static int make_cgroup(struct bsh_workspace *ws, struct bsh_error *err)
 {
 	const struct bsh_limits limits = {
 		.memory_max_bytes = ws->record.memory_max_bytes,
-		.pids_max = ws->record.pids_max,
+		/* A branch is limited when it is restored: that takes processes of its own. */
+		.pids_max = ws->record.parent ? 0 : ws->record.pids_max,
 		.cpu_weight = ws->record.cpu_weight,
 	};
 	auto_free char *name = bsh_format("%s/%s", ws->core->cgroup_base, ws->record.id);
@@ -138,9 +143,12 @@ void bsh_workspace_place(const struct bsh_workspace *ws, struct bsh_place *ret_p
 
 int bsh_workspace_adopt(struct bsh_workspace *ws, pid_t pid, struct bsh_error *err)
 {
+	auto_free char *cgroup = bsh_format("%s/%s", ws->core->cgroup_base, ws->record.id);
 	auto_close int pidfd = -1;
 	int rc = bsh_pidfd_open(pid, &pidfd, err);
 
+	if (rc == 0 && ws->record.pids_max)
+		rc = bsh_cgroup_limit_pids(ws->core->features, cgroup, ws->record.pids_max, err);
 	if (rc == 0)
 		rc = bsh_owner_of(pid, &ws->record.init, err);
 	if (rc == 0)
@@ -274,14 +282,70 @@ static void close_fd(int *fd)
 	*fd = -1;
 }
 
+/*
+ * A dump or restore that was under way, since its owner was killed: it waits for a tracee's stop that will
+ * not come, and keeps dead tracees from being reaped, which the end of their pid namespace waits for.
+ */
+static void end_carrier_of(pid_t pid)
+{
+	struct bsh_proc_status status;
+	struct bsh_proc_stat tracer;
+	auto_close int pidfd = -1;
+
+	if (bsh_proc_status_read(pid, &status, NULL) < 0 || !status.tracer ||
+		bsh_pidfd_open(status.tracer, &pidfd, NULL) < 0)
+		return;
+	/* Others who trace are told by their own tracee's end. */
+	if (bsh_proc_stat_read(status.tracer, &tracer, NULL) == 0 && strcmp(tracer.comm, "criu") == 0)
+		bsh_pidfd_kill(pidfd, SIGKILL);
+}
+
+int bsh_killed_wait(pid_t pid, int pidfd)
+{
+	long long deadline_ns = bsh_now_ns() + STOP_TIMEOUT_MS * 1000000LL;
+	int status, rc;
+
+	while ((rc = bsh_wait_pidfd(pidfd, STOP_PATIENCE_MS, &status)) == -ETIMEDOUT && bsh_now_ns() < deadline_ns)
+		end_carrier_of(pid);
+	return rc;
+}
+
+/* The process that is number 1 inside; 0: there is none. */
+static pid_t find_init(const struct bsh_cgroup *cgroup, int *ret_pidfd)
+{
+	auto_free pid_t *pids = NULL;
+	size_t n = 0;
+
+	if (bsh_cgroup_pids(cgroup, &pids, &n, NULL) < 0)
+		return 0;
+	for (size_t i = 0; i < n; i++) {
+		struct bsh_proc_status status;
+
+		if (bsh_proc_status_read(pids[i], &status, NULL) == 0 && status.inner_pid == 1)
+			return bsh_pidfd_open(pids[i], ret_pidfd, NULL) < 0 ? 0 : pids[i];
+	}
+	return 0;
+}
+
+int bsh_processes_end(const struct bsh_cgroup *cgroup, unsigned int *ret_killed, struct bsh_error *err)
+{
+	auto_close int pidfd = -1;
+	pid_t init = find_init(cgroup, &pidfd);
+	int rc = bsh_cgroup_kill(cgroup, ret_killed, err);
+
+	if (rc == 0 && init && bsh_killed_wait(init, pidfd) == -ETIMEDOUT)
+		return bsh_fail(err, ETIMEDOUT, "wait for the end of init, pid %d", init);
+	return rc;
+}
+
 /* Each step may have been done before, or find nothing to do. */
 static int stop_locked(struct bsh_workspace *ws, struct bsh_error *err)
 {
-	int status, rc = bsh_cgroup_kill(&ws->cgroup, NULL, err);
+	int rc = bsh_processes_end(&ws->cgroup, NULL, err);
 
 	if (rc < 0)
 		return rc;
-	if (ws->init_pid && bsh_wait_pidfd(ws->init_pidfd, STOP_TIMEOUT_MS, &status) == -ETIMEDOUT)
+	if (ws->init_pid && bsh_killed_wait(ws->init_pid, ws->init_pidfd) == -ETIMEDOUT)
 		return bsh_fail(err, ETIMEDOUT, "wait for the end of init, pid %d", ws->init_pid);
 	ws->init_pid = 0;
 	ws->frozen = false;

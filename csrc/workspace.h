@@ -66,5 +66,9 @@ int bsh_workspace_adopt(struct bsh_workspace *ws, pid_t pid, struct bsh_error *e
 /* Freeze and thaw for those that hold ws->lock. */
 int bsh_workspace_freeze_locked(struct bsh_workspace *ws, struct bsh_error *err);
 int bsh_workspace_thaw_locked(struct bsh_workspace *ws, struct bsh_error *err);
+/* Waits for the end of a process that was killed, also if a dump or a restore holds on to it; -ETIMEDOUT. */
+int bsh_killed_wait(pid_t pid, int pidfd);
+/* Kills all in a workspace's cgroup; returns once its init has ended, whose owner may have died before it knew it. */
+int bsh_processes_end(const struct bsh_cgroup *cgroup, unsigned int *ret_killed, struct bsh_error *err);
 /* -ESRCH with a message when init has ended; for those that hold ws->lock. */
 int bsh_workspace_check_alive(struct bsh_workspace *ws, struct bsh_error *err);

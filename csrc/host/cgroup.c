@@ -132,6 +132,13 @@ static int set_memory(const struct bsh_features *f, const char *name, unsigned l
 	return rc == -ENOENT ? 0 : rc;
 }
 
+int bsh_cgroup_limit_pids(const struct bsh_features *f, const char *name, unsigned int pids_max, struct bsh_error *err)
+{
+	auto_free char *value = bsh_format("%u", pids_max);
+
+	return set_limit(f->v2_pids, f->cgroup_v2, f->cgroup_v1_pids, name, "pids.max", "pids.max", value, err);
+}
+
 static int set_limits(
 	const struct bsh_features *f, const char *name, const struct bsh_limits *limits, struct bsh_error *err)
 {
@@ -139,11 +146,8 @@ static int set_limits(
 
 	if (limits->memory_max_bytes)
 		rc = set_memory(f, name, limits->memory_max_bytes, err);
-	if (rc == 0 && limits->pids_max) {
-		auto_free char *value = bsh_format("%u", limits->pids_max);
-
-		rc = set_limit(f->v2_pids, f->cgroup_v2, f->cgroup_v1_pids, name, "pids.max", "pids.max", value, err);
-	}
+	if (rc == 0 && limits->pids_max)
+		rc = bsh_cgroup_limit_pids(f, name, limits->pids_max, err);
 	if (rc == 0 && limits->cpu_weight) {
 		/* A weight of 100 is 1024 shares; v1 takes no less than 2. */
 		unsigned int shares = (unsigned int)(limits->cpu_weight * 1024ULL / 100);

@@ -33,6 +33,9 @@ struct bsh_limits {
 /* Makes the directories and sets the limits; a limit that this machine cannot hold is -EOPNOTSUPP. */
 int bsh_cgroup_make(const struct bsh_features *features, const char *name, const struct bsh_limits *limits,
 	struct bsh_cgroup *ret_cgroup, struct bsh_error *err);
+/* Processes and threads, from now on; those that are there already may be more. */
+int bsh_cgroup_limit_pids(
+	const struct bsh_features *features, const char *name, unsigned int pids_max, struct bsh_error *err);
 /* Attaches to directories that exist already; those that do not are left out. */
 void bsh_cgroup_find(const struct bsh_features *features, const char *name, struct bsh_cgroup *ret_cgroup);
 /* Closes descriptors and frees memory; the directories stay. */

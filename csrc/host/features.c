@@ -129,9 +129,9 @@ static void probe_overlay(struct bsh_features *features)
 
 	features->overlay = fs >= 0;
 	/* Before 6.5 every word is taken until the mount itself: such a kernel takes this one too. */
-	features->overlay_lowerdir_add =
-		fs >= 0 && syscall(SYS_fsconfig, fs, FSCONFIG_SET_FLAG, "no-such-option", NULL, 0) < 0 &&
-		syscall(SYS_fsconfig, fs, FSCONFIG_SET_STRING, "lowerdir+", "/", 0) == 0;
+	features->overlay_lowerdir_add = fs >= 0 &&
+					 syscall(SYS_fsconfig, fs, FSCONFIG_SET_FLAG, "no-such-option", NULL, 0) < 0 &&
+					 syscall(SYS_fsconfig, fs, FSCONFIG_SET_STRING, "lowerdir+", "/", 0) == 0;
 }
 
 static bool have_full_capabilities(void)

@@ -19,8 +19,9 @@ from pathlib import Path
 import guesthouse
 import pytest
 from support import engines, need
+from support.chroot import wait_until
 
-from bunshin_gym.errors import CallTimeout, ClosedError
+from bunshin_gym.errors import CallTimeout, ClosedError, ResourceError
 from bunshin_gym.workspace import Core, Workspace
 
 Start = Callable[..., Workspace]
@@ -391,6 +392,16 @@ def test_branch_has_exec_statistics_and_freezing_like_any_workspace(start: Start
         assert sh(branch, "echo $$ > /tmp/x; cat /tmp/x").isdigit()
         with pytest.raises(CallTimeout):
             branch.exec(["sleep", "1000"], timeout_s=0.2)
+
+
+def test_workspace_at_its_process_limit_forks_and_the_branch_has_the_limit(start: Start, engine: str) -> None:
+    source = start(argv=["sh", "-c", "sleep 1000001 & sleep 1000001 & wait"], pids_max=4)
+    for attempt in wait_until(AssertionError, 20):
+        with attempt:
+            assert source.stats().processes == 4
+    for branch in source.fork(2, engine=engine):
+        with branch, pytest.raises(ResourceError, match="fork in the workspace"):
+            branch.exec(["true"])
 
 
 FREEZER_V1 = """

@@ -89,6 +89,46 @@ def test_killed_owner_leaves_nothing_after_gc(bunshin: Core, rootfs: Path, state
     assert (again.workspaces, again.processes, again.cgroups) == (0, 0, 0)
 
 
+# Traces what it is told to and never asks how it is, as a dump whose source was killed.
+CARRIER = """
+import ctypes, signal, sys
+libc = ctypes.CDLL(None, use_errno=True)
+PTRACE_SEIZE, PR_SET_NAME = 0x4206, 15
+assert libc.prctl(PR_SET_NAME, sys.argv[1].encode(), 0, 0, 0) == 0
+for pid in sys.argv[2:]:
+    assert libc.ptrace(PTRACE_SEIZE, int(pid), 0, 0) == 0, ctypes.get_errno()
+print("ready", flush=True)
+signal.pause()
+"""
+
+
+@contextmanager
+def carrier(init: int) -> Iterator[subprocess.Popen]:
+    """Holds all of a workspace's processes."""
+    arguments = [sys.executable, "-c", CARRIER, "criu", *map(str, inner_pids(init))]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        yield process
+        process.kill()
+
+
+def test_dump_under_way_does_not_hold_up_gc(bunshin: Core, rootfs: Path) -> None:
+    with owner(bunshin.home, rootfs, count=1) as (process, inits), carrier(inits[0]) as dump:
+        process.kill()
+        process.wait()
+        assert bunshin.gc().workspaces == 1
+        assert dump.wait() == -signal.SIGKILL
+        assert leftovers(bunshin) == []
+
+
+def test_dump_under_way_does_not_hold_up_close(start: Start) -> None:
+    workspace = start()
+    with carrier(workspace.pid) as dump:
+        workspace.close()
+        assert dump.wait() == -signal.SIGKILL
+
+
 def test_what_has_a_living_owner_stays(bunshin: Core, rootfs: Path, start: Start) -> None:
     ours = start()
     with owner(bunshin.home, rootfs, count=1) as (process, inits):
