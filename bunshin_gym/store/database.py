@@ -107,7 +107,11 @@ class Database:
         self.path = path
         self._closed = False
         self._open()
-        self._migrate()
+        try:
+            self._migrate()
+        except BaseException:
+            self.close()
+            raise
 
     def read(self, sql: str, args: tuple[Any, ...] = ()) -> list[sqlite3.Row]:
         """All rows of a query."""
