@@ -70,14 +70,14 @@ lint: core ## ruff, mypy, clang-format, codespell, layers
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	clang-format --dry-run --Werror $$(git ls-files 'csrc/*.[ch]' 'tests/c/*.[ch]' 'tests/guests/*.[ch]')
+	$(BIN)/clang-format --dry-run --Werror $$(git ls-files 'csrc/*.[ch]' 'tests/c/*.[ch]' 'tests/guests/*.[ch]')
 	$(BIN)/codespell
 
 .PHONY: fmt
 fmt: core ## write the format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	clang-format -i $$(git ls-files 'csrc/*.[ch]' 'tests/c/*.[ch]' 'tests/guests/*.[ch]')
+	$(BIN)/clang-format -i $$(git ls-files 'csrc/*.[ch]' 'tests/c/*.[ch]' 'tests/guests/*.[ch]')
 
 .PHONY: gc
 gc: core ## reap what killed processes left behind
