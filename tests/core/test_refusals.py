@@ -288,14 +288,17 @@ def children_of_ours() -> set[str]:
     return {pid for task in tasks for pid in task.read_text().split()}
 
 
-def test_failing_criu_leaves_the_source_unharmed(rootfs: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("engine", "said"), [("criu", "criu dump: no reason in its log"), ("pool", "the page pool's process has ended")]
+)
+def test_failing_criu_leaves_the_source_unharmed(rootfs: Path, tmp_path: Path, engine: str, said: str) -> None:
     broken = tmp_path / "criu"
     broken.write_text("#!/bin/sh\nexit 1\n")
     broken.chmod(0o755)
     other = core(tmp_path / "other-home", broken)
     with Workspace.start(rootfs, argv=["sleep", "1000000"], core=other) as workspace:
-        with pytest.raises(EngineError, match="criu dump: no reason in its log"):
-            workspace.fork(1)
+        with pytest.raises(EngineError, match=said):
+            workspace.fork(1, engine=engine)
         assert workspace.exec(["echo", "on"]).stdout == b"on\n"
         nothing_but(other, workspace)
 
