@@ -223,7 +223,6 @@ static int preflight(struct taking *take, struct bsh_error *err)
 {
 	int phase = bsh_trace_begin(&take->trace, "preflight");
 	struct bsh_workspace *ws = take->ws;
-	struct bsh_error dead = {0};
 	int rc = bsh_workspace_check_alive(ws, err);
 
 	if (rc == 0 && ws->running_execs)
@@ -231,15 +230,8 @@ static int preflight(struct taking *take, struct bsh_error *err)
 			ws->running_execs);
 	if (rc == 0)
 		rc = list_pids(take, err);
-	if (rc == 0) {
+	if (rc == 0)
 		rc = bsh_carry_check(ws->init_pid, take->pids, take->source.n_pids, err);
-		/* When it died under the look, that is what to say. */
-		if (rc < 0 && bsh_workspace_check_alive(ws, &dead) < 0) {
-			rc = -dead.code;
-			if (err)
-				*err = dead;
-		}
-	}
 	bsh_trace_end(&take->trace, phase);
 	return rc;
 }
@@ -456,6 +448,18 @@ static int take_steps(struct taking *take, const struct bsh_engine *engine, stru
 	return rc;
 }
 
+/* When the source died meanwhile, that is what to say, whatever failed first. */
+static int explain(const struct taking *take, int rc, struct bsh_error *err)
+{
+	struct bsh_error dead = {0};
+
+	if (rc == 0 || bsh_workspace_check_alive(take->ws, &dead) == 0)
+		return rc;
+	if (err)
+		*err = dead;
+	return -dead.code;
+}
+
 static void report(const struct taking *take, struct bsh_fork_stats *stats)
 {
 	if (!stats)
@@ -482,7 +486,7 @@ int bsh_snapshot_take(struct bsh_workspace *ws, const char *engine_name, struct 
 	if (rc < 0)
 		return rc;
 	pthread_mutex_lock(&ws->lock);
-	rc = take_steps(&take, engine, err);
+	rc = explain(&take, take_steps(&take, engine, err), err);
 	pthread_mutex_unlock(&ws->lock);
 	if (rc == 0) {
 		report(&take, ret_stats);

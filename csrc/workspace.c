@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -11,10 +10,10 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
-#include "base/clock.h"
 #include "base/error.h"
 #include "base/fs.h"
 #include "base/text.h"
+#include "host/carrier.h"
 #include "host/mounts.h"
 #include "host/namespaces.h"
 #include "host/procfs.h"
@@ -24,7 +23,6 @@
 
 #define FREEZE_TIMEOUT_MS 10000
 #define STOP_TIMEOUT_MS 30000
-#define STOP_PATIENCE_MS 200
 
 static struct bsh_workspace *workspace_new(struct bsh_core *core, const struct bsh_record *record)
 {
@@ -206,8 +204,12 @@ int bsh_workspace_start(struct bsh_core *core, const struct bsh_workspace_spec *
 static bool init_ended(const struct bsh_workspace *ws)
 {
 	struct pollfd poll_fd = {.fd = ws->init_pidfd, .events = POLLIN};
+	struct bsh_proc_stat stat;
 
-	return !ws->init_pid || poll(&poll_fd, 1, 0) != 0;
+	if (!ws->init_pid || poll(&poll_fd, 1, 0) != 0)
+		return true;
+	/* It is reported once all others are gone; by then much of /proc has failed already. */
+	return bsh_proc_stat_read(ws->init_pid, &stat, NULL) < 0 || stat.exiting;
 }
 
 int bsh_workspace_check_alive(struct bsh_workspace *ws, struct bsh_error *err)
@@ -282,32 +284,12 @@ static void close_fd(int *fd)
 	*fd = -1;
 }
 
-/*
- * A dump or restore that was under way, since its owner was killed: it waits for a tracee's stop that will
- * not come, and keeps dead tracees from being reaped, which the end of their pid namespace waits for.
- */
-static void end_carrier_of(pid_t pid)
-{
-	struct bsh_proc_status status;
-	struct bsh_proc_stat tracer;
-	auto_close int pidfd = -1;
-
-	if (bsh_proc_status_read(pid, &status, NULL) < 0 || !status.tracer ||
-		bsh_pidfd_open(status.tracer, &pidfd, NULL) < 0)
-		return;
-	/* Others who trace are told by their own tracee's end. */
-	if (bsh_proc_stat_read(status.tracer, &tracer, NULL) == 0 && strcmp(tracer.comm, "criu") == 0)
-		bsh_pidfd_kill(pidfd, SIGKILL);
-}
-
 int bsh_killed_wait(pid_t pid, int pidfd)
 {
-	long long deadline_ns = bsh_now_ns() + STOP_TIMEOUT_MS * 1000000LL;
-	int status, rc;
+	int status;
 
-	while ((rc = bsh_wait_pidfd(pidfd, STOP_PATIENCE_MS, &status)) == -ETIMEDOUT && bsh_now_ns() < deadline_ns)
-		end_carrier_of(pid);
-	return rc;
+	bsh_carrier_watch(pidfd, pid, STOP_TIMEOUT_MS);
+	return bsh_wait_pidfd(pidfd, 0, &status);
 }
 
 /* The process that is number 1 inside; 0: there is none. */

@@ -18,6 +18,7 @@
 #include "base/text.h"
 #include "engine/command.h"
 #include "engine/engine.h"
+#include "host/carrier.h"
 #include "host/copy.h"
 #include "host/openfiles.h"
 #include "host/spawn.h"
@@ -162,6 +163,12 @@ static bool rendezvous_dumped(const struct rendezvous *meet, int pidfd)
 	return events[0].revents & POLLIN;
 }
 
+static int wait_for_dump(int pidfd, pid_t source, const char *log, struct bsh_error *err)
+{
+	bsh_carrier_watch(pidfd, source, DUMP_TIMEOUT_MS);
+	return bsh_command_wait(pidfd, DUMP_TIMEOUT_MS, "criu dump", log, err);
+}
+
 static int record_unnamed(const struct criu_state *state, const struct bsh_source *src, struct bsh_command *command,
 	struct bsh_trace *trace, struct bsh_error *err)
 {
@@ -183,7 +190,7 @@ static int record_unnamed(const struct criu_state *state, const struct bsh_sourc
 			if (write(meet.captured, "x\n", 2) != 2)
 				bsh_pidfd_kill(pidfd, SIGKILL);
 		}
-		rc = bsh_command_wait(pidfd, DUMP_TIMEOUT_MS, "criu dump", log, err);
+		rc = wait_for_dump(pidfd, src->pid, log, err);
 	}
 	rendezvous_release(&meet);
 	if (rc == 0 && files_rc < 0) {
@@ -207,7 +214,7 @@ static int record_named(const struct criu_state *state, const struct bsh_source 
 		return rc;
 	files_rc = src->capture_files(src->context, trace, &files_err);
 	phase = bsh_trace_begin(trace, "dump: rest");
-	rc = bsh_command_wait(pidfd, DUMP_TIMEOUT_MS, "criu dump", log, err);
+	rc = wait_for_dump(pidfd, src->pid, log, err);
 	bsh_trace_end(trace, phase);
 	if (rc == 0 && files_rc < 0) {
 		if (err)

@@ -23,6 +23,7 @@
 #include "base/text.h"
 #include "engine/command.h"
 #include "engine/engine.h"
+#include "host/carrier.h"
 #include "host/spawn.h"
 #include "host/trace.h"
 
@@ -265,13 +266,15 @@ static int kmod_prepare(const struct bsh_source *src, const char *criu, const ch
 	return prepare(src, criu, dir, true, trace, ret_state, err);
 }
 
-static int release_source(struct pool_state *state, struct bsh_trace *trace, struct bsh_error *err)
+static int release_source(struct pool_state *state, pid_t source, struct bsh_trace *trace, struct bsh_error *err)
 {
 	struct bsh_pool_answer answer;
 	int rc = ask_plain(state, BSH_POOL_RELEASE, err);
 
-	if (rc == 0)
-		rc = receive_answer(state->control, RECORD_TIMEOUT_MS, "let the source go", &answer, err);
+	if (rc < 0)
+		return rc;
+	bsh_carrier_watch(state->control, source, RECORD_TIMEOUT_MS);
+	rc = receive_answer(state->control, RECORD_TIMEOUT_MS, "let the source go", &answer, err);
 	if (rc == 0)
 		copy_phases(trace, &answer);
 	return rc;
@@ -289,6 +292,7 @@ static int pool_record(void *opaque, const struct bsh_source *src, struct bsh_tr
 	if (rc < 0)
 		return rc;
 	files_rc = src->capture_files(src->context, trace, &files_err);
+	bsh_carrier_watch(state->control, src->pid, RECORD_TIMEOUT_MS);
 	rc = receive_answer(state->control, RECORD_TIMEOUT_MS, "record", &answer, err);
 	if (rc < 0)
 		return rc;
@@ -296,7 +300,7 @@ static int pool_record(void *opaque, const struct bsh_source *src, struct bsh_tr
 		files_rc = src->capture_files(src->context, trace, &files_err);
 	carried->copied_bytes = answer.copied_bytes;
 	carried->shared_bytes = answer.shared_bytes;
-	rc = release_source(state, trace, err);
+	rc = release_source(state, src->pid, trace, err);
 	if (rc == 0 && files_rc < 0) {
 		if (err)
 			*err = files_err;

@@ -10,9 +10,12 @@
 #include "base/fs.h"
 #include "base/text.h"
 
+#define TASK_EXITING 0x4 /* the kernel's PF_EXITING */
+
 int bsh_proc_stat_parse(const char *text, struct bsh_proc_stat *ret_stat)
 {
 	struct bsh_proc_stat stat = {0};
+	unsigned int flags;
 	/* The command name may hold spaces and brackets: it ends at the last bracket. */
 	const char *open = strchr(text, '('), *close = strrchr(text, ')');
 	size_t len;
@@ -23,9 +26,11 @@ int bsh_proc_stat_parse(const char *text, struct bsh_proc_stat *ret_stat)
 	if (len >= sizeof(stat.comm))
 		len = sizeof(stat.comm) - 1;
 	memcpy(stat.comm, open + 1, len);
-	if (sscanf(close + 1, " %c %d %d %d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %lu %*d %llu",
-		    &stat.state, &stat.parent, &stat.group, &stat.session, &stat.n_threads, &stat.start_time) != 6)
+	if (sscanf(close + 1, " %c %d %d %d %*d %*d %u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %lu %*d %llu",
+		    &stat.state, &stat.parent, &stat.group, &stat.session, &flags, &stat.n_threads,
+		    &stat.start_time) != 7)
 		return -EINVAL;
+	stat.exiting = flags & TASK_EXITING;
 	*ret_stat = stat;
 	return 0;
 }

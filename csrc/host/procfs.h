@@ -15,6 +15,7 @@ struct bsh_proc_stat {
 	pid_t pid;
 	char comm[64];
 	char state; /* R S D T t Z X */
+	bool exiting;
 	pid_t parent;
 	pid_t group;
 	pid_t session;

@@ -30,6 +30,9 @@ static void test_stat(void)
 	CHECK(stat.pid == 71 && stat.parent == 1 && stat.group == 70 && stat.session == 69);
 	CHECK(stat.state == 'S' && stat.n_threads == 9 && stat.start_time == 12345678901ULL);
 	CHECK_TEXT(stat.comm, "a) b (c)");
+	CHECK(!stat.exiting);
+	CHECK(bsh_proc_stat_parse("71 (x) S 1 70 69 0 -1 4194564 1 0 0 0 1 2 3 4 20 0 9 0 1 1 2", &stat) == 0);
+	CHECK(stat.exiting);
 	CHECK(bsh_proc_stat_parse("", &stat) == -EINVAL);
 	CHECK(bsh_proc_stat_parse("71 (x", &stat) == -EINVAL);
 	CHECK(bsh_proc_stat_parse("71 (x) S 1", &stat) == -EINVAL);

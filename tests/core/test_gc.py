@@ -11,12 +11,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from support import engines
 from support.leaks import leftovers
 
+from bunshin_gym.errors import EngineError, WorkspaceDied
 from bunshin_gym.runtime import runtime_layer
 from bunshin_gym.workspace import Core, Workspace, list_workspaces
 
@@ -127,6 +129,18 @@ def test_dump_under_way_does_not_hold_up_close(start: Start) -> None:
     with carrier(workspace.pid) as dump:
         workspace.close()
         assert dump.wait() == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("engine", engines())
+def test_workspace_killed_at_any_moment_of_a_snapshot_holds_up_nothing(start: Start, engine: str) -> None:
+    for delay_ms in range(0, 160, 8):
+        workspace = start(argv=["sh", "-c", "sleep 1000001 & sleep 1000001 & wait"])
+        killer = threading.Timer(delay_ms / 1000, os.kill, (workspace.pid, signal.SIGKILL))
+        killer.start()
+        with suppress(WorkspaceDied, EngineError):  # and not CallTimeout
+            workspace.snapshot(engine=engine).close()
+        killer.join()
+        workspace.close()
 
 
 def test_what_has_a_living_owner_stays(bunshin: Core, rootfs: Path, start: Start) -> None:
