@@ -20,7 +20,11 @@ test: setup ## every test: fast ones first
 	BUNSHIN_MUST_WORK=1 tests/run
 
 .PHONY: setup
-setup: system core criu image ## packages, environment, C core, CRIU and images; idempotent
+setup: root system core criu image ## packages, environment, C core, CRIU and images; idempotent
+
+.PHONY: root
+root:
+	@((EUID == 0)) || { echo "bunshin: building and running workspaces needs root: run it as root, or by sudo" >&2; exit 1; }
 
 .PHONY: system
 system: ## the Debian packages that building and running need

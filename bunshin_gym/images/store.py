@@ -26,7 +26,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bunshin_gym.errors import ImageError, ImageNotFoundError
+from bunshin_gym.errors import ImageError, ImageNotFoundError, PrivilegeError
 from bunshin_gym.images import archive, debian
 from bunshin_gym.images.definition import find_definition
 from bunshin_gym.images.docker_source import DockerSource
@@ -288,8 +288,12 @@ class ImageStore:
 def _locked(path: Path, kind: int) -> Iterator[None]:
     """Holds a lock file; one that was removed while we waited for it does not count."""
     while True:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a") as file:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            opened = path.open("a")
+        except PermissionError as error:
+            raise PrivilegeError(f"cannot write {path}: images and workspaces need root, run it by sudo") from error
+        with opened as file:
             fcntl.flock(file, kind)
             if _same_file(file.fileno(), path):
                 yield
