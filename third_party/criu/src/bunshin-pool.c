@@ -202,13 +202,17 @@ static int serve_release(const union request *req)
 static int serve_branch(const union request *req, const int *fds, unsigned int n_fds)
 {
 	const struct bsh_pool_branch *branch = &req->branch;
-	pid_t pid;
+	pid_t parent = getpid(), pid;
 
 	if (branch->n_cgroups > BSH_POOL_CGROUPS_MAX || n_fds != 3 + branch->n_cgroups)
 		return refuse(fds, n_fds, req->header.seq, EINVAL, "BRANCH came without its descriptors");
 	pid = fork();
-	if (!pid)
+	if (!pid) {
+		/* Tasks that are killed tell the pool alone: without it the restore would wait for them for ever. */
+		if (prctl(PR_SET_PDEATHSIG, SIGKILL) || getppid() != parent)
+			_exit(1);
 		bunshin_branch_run(branch, fds);
+	}
 	return pid < 0 ? refuse(fds, n_fds, req->header.seq, errno, "the pool cannot fork") : 0;
 }
 
