@@ -77,9 +77,9 @@ def tree(workspace: Workspace, top: str = "/data") -> dict[str, str]:
 
 def test_inner_view_is_the_same_in_every_branch(start: Start, engine: str) -> None:
     """Process ids, host name, environment and clock are those of the source: nothing inside can tell."""
-    source = start(argv=["sh", "-c", "sleep 1000001 & sleep 1000002 & wait"], hostname="the-one")
+    source = start(argv=["sh", "-c", "/bin/sleep 1000001 & /bin/sleep 1000002 & wait"], hostname="the-one")
     look = ": look; hostname; ps -o pid,ppid,args | grep -v -e look -e ps -e grep; cat /proc/2/environ | tr '\\0' ' '"
-    sh(source, "until [ $(ps -o args | grep -c '^sleep 100000') = 2 ]; do :; done")
+    sh(source, "until [ $(ps -o args | grep -c '^/bin/sleep 100000') = 2 ]; do :; done")
     before = sh(source, look)
     with source.snapshot(engine=engine) as snapshot:
         for branch in snapshot.spawn(4):
@@ -107,7 +107,7 @@ def test_what_a_command_started_in_a_branch_is_forked_too(start: Start, engine: 
     """It has the branch's clock, as everything there."""
     (branch,) = start().fork(1, engine=engine)
     with branch:
-        sh(branch, "sleep 1000001 >/dev/null 2>&1 </dev/null &")
+        sh(branch, "/bin/sleep 1000001 >/dev/null 2>&1 </dev/null &")
         (second,) = branch.fork(1, engine=engine)
         with second:
             assert "sleep 1000001" in sh(second, "ps")
@@ -395,7 +395,7 @@ def test_branch_has_exec_statistics_and_freezing_like_any_workspace(start: Start
 
 
 def test_workspace_at_its_process_limit_forks_and_the_branch_has_the_limit(start: Start, engine: str) -> None:
-    source = start(argv=["sh", "-c", "sleep 1000001 & sleep 1000001 & wait"], pids_max=4)
+    source = start(argv=["sh", "-c", "/bin/sleep 1000001 & /bin/sleep 1000001 & wait"], pids_max=4)
     for attempt in wait_until(AssertionError, 20):
         with attempt:
             assert source.stats().processes == 4
