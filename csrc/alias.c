@@ -25,10 +25,15 @@ struct name {
 	char *path; /* under the layer */
 };
 
-/* Layers never change, so that one look is enough for the life of the process. */
+/*
+ * Layers never change while they are used, so that one look is enough for as long as the path is that of the
+ * same directory: an image may be removed and another made in its place.
+ */
 struct layer_names {
 	char *layer;
 	dev_t dev;
+	ino_t ino;
+	struct timespec mtime;
 	struct name *names; /* sorted by inode */
 	size_t n;
 	struct layer_names *next;
@@ -63,19 +68,27 @@ static int compare_names(const void *a, const void *b)
 	return strcmp(x->path, y->path);
 }
 
+static bool is_of(const struct layer_names *names, const char *layer, const struct stat *st)
+{
+	return !strcmp(names->layer, layer) && names->dev == st->st_dev && names->ino == st->st_ino &&
+	       names->mtime.tv_sec == st->st_mtim.tv_sec && names->mtime.tv_nsec == st->st_mtim.tv_nsec;
+}
+
 static const struct layer_names *names_of_locked(const char *layer)
 {
 	struct layer_names *names;
 	struct stat st;
 
-	for (names = known_layers; names; names = names->next)
-		if (!strcmp(names->layer, layer))
-			return names;
 	if (stat(layer, &st) < 0)
 		return NULL;
+	for (names = known_layers; names; names = names->next)
+		if (is_of(names, layer, &st))
+			return names;
 	names = bsh_alloc(sizeof(*names));
 	names->layer = bsh_strdup(layer);
 	names->dev = st.st_dev;
+	names->ino = st.st_ino;
+	names->mtime = st.st_mtim;
 	filling = names;
 	nftw(layer, note_name, 32, FTW_PHYS | FTW_MOUNT);
 	if (names->n)
