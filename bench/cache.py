@@ -34,16 +34,16 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from scripted import POLICIES, attempt_calls
 
-from bunshin_gym.attempt import CachedStep
 from bunshin_gym.cache import CachePolicy
+from bunshin_gym.cache.attempt import CachedStep
+from bunshin_gym.cache.stamps import pixels_agree
+from bunshin_gym.cache.store.codec import fingerprint
+from bunshin_gym.cache.tiers import Budgets
+from bunshin_gym.cache.tree import SnapshotTree
 from bunshin_gym.envs import BunshinEnv
 from bunshin_gym.errors import BunshinError, ReplayDiverged
-from bunshin_gym.stamps import pixels_agree
-from bunshin_gym.store.codec import fingerprint
 from bunshin_gym.tasks import load_task
-from bunshin_gym.tiers import Budgets
 from bunshin_gym.trajectory import Difference, Trajectory, read_trajectory, replay
-from bunshin_gym.tree import SnapshotTree
 from bunshin_gym.wrappers.record_trajectory import RecordTrajectory
 from bunshin_gym.wrappers.tool_sequence_cache import ToolSequenceCache
 

@@ -21,9 +21,9 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from bunshin_gym.cache.stamps import pixels_agree
 from bunshin_gym.errors import BunshinError
 from bunshin_gym.images import ImageStore
-from bunshin_gym.stamps import pixels_agree
 from bunshin_gym.toolclient import ToolClient
 from bunshin_gym.types import ForkStats, Phase
 from bunshin_gym.workspace import Workspace

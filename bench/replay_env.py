@@ -18,8 +18,8 @@ import gymnasium
 from gymnasium import spaces
 from recordings import Record, call_of
 
+from bunshin_gym.cache.keys import Context
 from bunshin_gym.errors import WorkspaceDied
-from bunshin_gym.keys import Context
 from bunshin_gym.speculate.state import call_key
 from bunshin_gym.surfaces.browser import BROWSER_TOOLS
 from bunshin_gym.surfaces.spaces import Unicode

@@ -18,11 +18,11 @@ from recordings import Record, call_of
 from replay_env import Costs, Machine, ReplayEnv, Script
 
 from bunshin_gym.cache import CachePolicy
+from bunshin_gym.cache.tree import SnapshotTree
 from bunshin_gym.speculate.costs import CostModel
 from bunshin_gym.speculate.governor import Budget, Governor
 from bunshin_gym.speculate.protocols import Predictor
 from bunshin_gym.speculate.stats import Stats
-from bunshin_gym.tree import SnapshotTree
 from bunshin_gym.wrappers.speculative_step import SpeculativeStep
 from bunshin_gym.wrappers.tool_sequence_cache import ToolSequenceCache
 

@@ -27,13 +27,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from bunshin_gym import faults
 from bunshin_gym.errors import BunshinError, ImageNotFoundError, SnapshotDamaged, UnsupportedError, UsageError
 from bunshin_gym.images import ImageStore
 from bunshin_gym.images.archive import file_digest, tree_digest
 from bunshin_gym.native import NativeCore, NativeSnapshot
 from bunshin_gym.records import record_layers
 from bunshin_gym.runtime import runtime_layer
-from bunshin_gym.store import faults
 
 __all__ = ["Durable", "check_target", "load", "persist", "read_manifest"]
 

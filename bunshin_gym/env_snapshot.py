@@ -11,9 +11,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from bunshin_gym.cache.keys import Context
+from bunshin_gym.cache.stamps import StampKind
 from bunshin_gym.guest import Guest, GuestSnapshot
-from bunshin_gym.keys import Context
-from bunshin_gym.stamps import StampKind
 
 if TYPE_CHECKING:
     from bunshin_gym.envs import BunshinEnv

@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bunshin_gym.bases import BaseKey, BasePool, shared_bases
+from bunshin_gym.cache.keys import Context
+from bunshin_gym.cache.stamps import StampKind
 from bunshin_gym.env_snapshot import STAMPS, EnvSnapshot, context_of
 from bunshin_gym.episode import Measured, Run
 from bunshin_gym.errors import SnapshotLost, UsageError, WorkspaceDied
 from bunshin_gym.guest import Guest, Seen
-from bunshin_gym.keys import Context
-from bunshin_gym.stamps import StampKind
 from bunshin_gym.surfaces import ActionError, BrowserSurface, Episode, Screen, Surface
 from bunshin_gym.surfaces.actions import render_call
 from bunshin_gym.tasks import Message, Task, Verdict, load_task

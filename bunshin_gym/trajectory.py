@@ -25,12 +25,12 @@ import gymnasium
 import numpy as np
 from PIL import Image
 
+from bunshin_gym.cache.stamps import pixels_agree
 from bunshin_gym.errors import UsageError
-from bunshin_gym.stamps import pixels_agree
 from bunshin_gym.types import ToolCall
 
 if TYPE_CHECKING:
-    from bunshin_gym.tree import SnapshotTree
+    from bunshin_gym.cache.tree import SnapshotTree
 
 __all__ = [
     "Difference",

@@ -16,7 +16,7 @@ from bunshin_gym.cli.output import console, mib, table
 from bunshin_gym.errors import UsageError
 
 if TYPE_CHECKING:
-    from bunshin_gym.tree import SnapshotTree
+    from bunshin_gym.cache.tree import SnapshotTree
 
 __all__ = ["app"]
 
@@ -36,7 +36,7 @@ class Form(StrEnum):
 
 @contextmanager
 def _tree(directory: Path) -> Iterator[SnapshotTree]:
-    from bunshin_gym.tree import SnapshotTree
+    from bunshin_gym.cache.tree import SnapshotTree
 
     if not (directory / "index.sqlite").exists():
         raise UsageError(f"{directory} holds no snapshot tree")
@@ -51,7 +51,7 @@ def stats(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Say what is stored, what was hit, what it saved, and which tools disagree with themselves."""
-    from bunshin_gym.tree_view import rate_plot
+    from bunshin_gym.cache.tree_view import rate_plot
 
     with _tree(directory) as tree:
         summary = _summary(tree)
@@ -110,7 +110,7 @@ def show_tree(
     task: Task = None,
 ) -> None:
     """Show the tree: calls, hits, costs, where snapshots are, and screens."""
-    from bunshin_gym.tree_view import branches, to_html, to_svg, to_text
+    from bunshin_gym.cache.tree_view import branches, to_html, to_svg, to_text
 
     with _tree(directory) as tree:
         found = branches(tree, task)

@@ -13,8 +13,8 @@ from typing import Any, Final, Self
 
 import gymnasium
 
+from bunshin_gym.cache.keys import canonical_json
 from bunshin_gym.errors import UsageError
-from bunshin_gym.keys import canonical_json
 from bunshin_gym.types import ToolCall, ToolEffect, ToolResult
 
 __all__ = ["EnvWorkspace", "call_of", "effects_of", "find_forkable", "parser_of"]

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
-from bunshin_gym.keys import canonical_json
+from bunshin_gym.cache.keys import canonical_json
 from bunshin_gym.speculate.goal import Span, spans_of
 from bunshin_gym.speculate.state import Element, State
 from bunshin_gym.types import ToolCall

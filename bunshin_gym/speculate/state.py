@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from bunshin_gym.keys import canonical_json
+from bunshin_gym.cache.keys import canonical_json
 from bunshin_gym.types import ToolCall, ToolResult
 
 __all__ = ["Attempt", "Element", "Prediction", "State", "Step", "View", "call_key", "view_of"]

@@ -15,14 +15,14 @@ import numpy as np
 from gymnasium.utils import seeding
 from numpy.typing import NDArray
 
-from bunshin_gym.attempt import Attempt, CachedStep, Source
-from bunshin_gym.cache import CachePolicy, SequenceCache
+from bunshin_gym.cache.attempt import Attempt, CachedStep, Source
+from bunshin_gym.cache.keys import Context, ToolSpec
+from bunshin_gym.cache.sequence import CachePolicy, SequenceCache
+from bunshin_gym.cache.snapshots import SnapshotHandle
+from bunshin_gym.cache.stamps import Stamps
+from bunshin_gym.cache.tree import Booted, SnapshotTree
 from bunshin_gym.errors import UsageError, WorkspaceDied
-from bunshin_gym.keys import Context, ToolSpec
-from bunshin_gym.snapshots import SnapshotHandle
 from bunshin_gym.speculate.env_workspace import EnvWorkspace, call_of, effects_of, find_forkable, parser_of
-from bunshin_gym.stamps import Stamps
-from bunshin_gym.tree import Booted, SnapshotTree
 from bunshin_gym.types import Forkable, ToolCall, ToolEffect, ToolResult
 
 __all__ = ["CacheInfo", "ToolSequenceCache"]

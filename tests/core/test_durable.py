@@ -31,8 +31,8 @@ from bunshin_gym.errors import (
     UnsupportedError,
     UsageError,
 )
+from bunshin_gym.faults import DURABLE_FAULTS, VARIABLE
 from bunshin_gym.images import ImageStore
-from bunshin_gym.store.faults import DURABLE_FAULTS, VARIABLE
 from bunshin_gym.workspace import Core, Snapshot, Workspace
 
 Start = Callable[..., Workspace]

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from bunshin_gym.cache import CachePolicy
+from bunshin_gym.cache.stamps import pixels_agree
+from bunshin_gym.cache.tiers import Budgets
+from bunshin_gym.cache.tree import SnapshotTree
 from bunshin_gym.envs import BunshinEnv
-from bunshin_gym.stamps import pixels_agree
-from bunshin_gym.tiers import Budgets
-from bunshin_gym.tree import SnapshotTree
 from bunshin_gym.wrappers.tool_sequence_cache import ToolSequenceCache
 
 TASK = "miniwob.enter-text"

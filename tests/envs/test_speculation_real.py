@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bunshin_gym.cache.stamps import pixels_agree
 from bunshin_gym.envs import BunshinEnv
 from bunshin_gym.speculate.costs import CostModel
 from bunshin_gym.speculate.governor import Budget, Governor
 from bunshin_gym.speculate.policy import Policy
 from bunshin_gym.speculate.state import Attempt, Prediction, State, call_key
-from bunshin_gym.stamps import pixels_agree
 from bunshin_gym.types import ToolCall
 from bunshin_gym.wrappers.speculative_step import SpeculativeStep
 

@@ -19,12 +19,12 @@ from cache_fakes import CONTEXT, Rig, World, call, plain, solution
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bunshin_gym.cache import RESET, CachePolicy
+from bunshin_gym.cache.keys import Context
+from bunshin_gym.cache.sequence import RESET, CachePolicy
+from bunshin_gym.cache.stamps import Stamps
+from bunshin_gym.cache.tiers import Budgets
 from bunshin_gym.errors import ClosedError, ReplayDiverged, ResourceError, UsageError, WorkspaceDied
-from bunshin_gym.keys import Context
-from bunshin_gym.stamps import Stamps
 from bunshin_gym.testing import FakeHost
-from bunshin_gym.tiers import Budgets
 from bunshin_gym.types import ToolCall, ToolResult
 
 NEVER = Budgets(memory_bytes=0)

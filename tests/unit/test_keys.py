@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bunshin_gym.cache.keys import Context, ToolSpec, call_digest, canonical_json
 from bunshin_gym.errors import UsageError
-from bunshin_gym.keys import Context, ToolSpec, call_digest, canonical_json
 
 _SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
 _VALUES = st.recursive(

@@ -17,11 +17,11 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, RecordEpisodeStatistics, TimeLimit
 from speculate_fakes import FakeEnv, Memory, as_text
 
+from bunshin_gym.cache.tree import SnapshotTree
 from bunshin_gym.errors import UsageError, WorkspaceDied
 from bunshin_gym.speculate.costs import CostModel
 from bunshin_gym.speculate.governor import Budget, Governor
 from bunshin_gym.testing import FakeHost, FakeWorkspace
-from bunshin_gym.tree import SnapshotTree
 from bunshin_gym.types import ToolCall
 from bunshin_gym.wrappers.speculative_step import SpeculativeStep
 from bunshin_gym.wrappers.tool_sequence_cache import ToolSequenceCache

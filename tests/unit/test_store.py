@@ -19,11 +19,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from bunshin_gym.cache.store import codec
+from bunshin_gym.cache.store.blobs import BlobMissingError, BlobStore, digest_of
+from bunshin_gym.cache.store.database import Database
+from bunshin_gym.cache.store.locks import NamedLocks, Owner
 from bunshin_gym.errors import ClosedError, UsageError
-from bunshin_gym.store import codec
-from bunshin_gym.store.blobs import BlobMissingError, BlobStore, digest_of
-from bunshin_gym.store.database import Database
-from bunshin_gym.store.locks import NamedLocks, Owner
 
 _DTYPES = st.one_of(hnp.integer_dtypes(), hnp.unsigned_integer_dtypes(), hnp.floating_dtypes(), hnp.boolean_dtypes())
 _LEAVES = (
@@ -169,7 +169,7 @@ def test_references_are_all_contents_that_are_needed(tmp_path: Path) -> None:
 def _holder(path: Path, name: str) -> subprocess.Popen[bytes]:
     """A process that holds a lock until it is killed; returns once it holds it."""
     code = (
-        "import sys; from pathlib import Path; from bunshin_gym.store.locks import NamedLocks\n"
+        "import sys; from pathlib import Path; from bunshin_gym.cache.store.locks import NamedLocks\n"
         "lock = NamedLocks(Path(sys.argv[1])).acquire(sys.argv[2].encode())\n"
         "print('held', flush=True); sys.stdin.read()\n"
     )

@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bunshin_gym.cache import CachePolicy
-from bunshin_gym.keys import Context
-from bunshin_gym.store.faults import FAULTS, VARIABLE
-from bunshin_gym.tiers import Budgets
+from bunshin_gym.cache.keys import Context
+from bunshin_gym.cache.tiers import Budgets
+from bunshin_gym.faults import FAULTS, VARIABLE
 from bunshin_gym.types import ToolCall
 
 BUDGETS = "Budgets(memory_bytes=13 << 20, disk_bytes=60_000)"
@@ -31,8 +31,8 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from cache_fakes import Rig, call
 from bunshin_gym.cache import CachePolicy
-from bunshin_gym.keys import Context
-from bunshin_gym.tiers import Budgets
+from bunshin_gym.cache.keys import Context
+from bunshin_gym.cache.tiers import Budgets
 rig = Rig(Path(sys.argv[1]), policy=CachePolicy(snapshot_share=1.0), budgets={BUDGETS}, disk=True)
 number = int(sys.argv[3])
 while True:
@@ -118,7 +118,7 @@ def test_killed_at_any_moment(tmp_path: Path) -> None:
 @settings(max_examples=40)
 @given(st.text(min_size=1))
 def test_an_unknown_fault_point_is_a_mistake_of_the_program(name: str) -> None:
-    from bunshin_gym.store import faults
+    from bunshin_gym import faults
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(VARIABLE, "nothing")

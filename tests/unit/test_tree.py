@@ -12,10 +12,10 @@ import pytest
 from cache_fakes import CONTEXT, Rig, World, call, solution
 
 from bunshin_gym.cache import CachePolicy
+from bunshin_gym.cache.keys import Context
+from bunshin_gym.cache.tiers import Budgets
 from bunshin_gym.errors import ClosedError, WorkspaceDied
-from bunshin_gym.keys import Context
 from bunshin_gym.testing import FakeHost, FakeWorkspace
-from bunshin_gym.tiers import Budgets
 
 MB = 1 << 20
 EAGER = CachePolicy(snapshot_share=1.0, snapshots="at_once")

@@ -15,12 +15,12 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from bunshin_gym.cache import CachePolicy
+from bunshin_gym.cache.tree import SnapshotTree
+from bunshin_gym.cache.tree_view import branches, rate_plot, to_html, to_svg, to_text
 from bunshin_gym.cli.app import app
 from bunshin_gym.envs import BunshinEnv
 from bunshin_gym.errors import UsageError
 from bunshin_gym.trajectory import read_trajectories, replay
-from bunshin_gym.tree import SnapshotTree
-from bunshin_gym.tree_view import branches, rate_plot, to_html, to_svg, to_text
 from bunshin_gym.wrappers.tool_sequence_cache import ToolSequenceCache
 
 A, B = "keyboard_type('a')", "keyboard_type('<b>&')"

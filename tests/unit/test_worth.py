@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bunshin_gym.worth import UNREACHABLE_NS, Credit, Estimate, Use, demand, reach, worth_ns
+from bunshin_gym.cache.worth import UNREACHABLE_NS, Credit, Estimate, Use, demand, reach, worth_ns
 
 
 def use(id_: int, parent: int | None, wall_ns: int, **changes: object) -> Use:

@@ -17,12 +17,12 @@ from gymnasium.wrappers import TimeLimit
 from speculate_fakes import FakeEnv, Memory, as_text
 
 from bunshin_gym.cache import CachePolicy
+from bunshin_gym.cache.tree import SnapshotTree
 from bunshin_gym.envs import BunshinEnv
 from bunshin_gym.errors import UsageError
 from bunshin_gym.speculate.costs import CostModel
 from bunshin_gym.speculate.governor import Budget, Governor
 from bunshin_gym.testing import FAKE_TOOLS, FakeHost, FakeWorkspace
-from bunshin_gym.tree import SnapshotTree
 from bunshin_gym.types import ToolCall
 from bunshin_gym.wrappers.speculative_step import SpeculativeStep
 from bunshin_gym.wrappers.tool_sequence_cache import ToolSequenceCache

@@ -22,8 +22,8 @@ from typing import Any, Final, Literal, get_args
 
 import numpy as np
 
+from bunshin_gym.cache.store.codec import fingerprint
 from bunshin_gym.errors import UsageError
-from bunshin_gym.store.codec import fingerprint
 from bunshin_gym.types import ToolResult
 
 __all__ = ["StampKind", "Stamps", "pixels_agree"]

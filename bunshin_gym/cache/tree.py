@@ -18,18 +18,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, Self
 
+from bunshin_gym import faults
+from bunshin_gym.cache.snapshots import Loader, take_snapshot
+from bunshin_gym.cache.store import codec
+from bunshin_gym.cache.store.blobs import BlobStore
+from bunshin_gym.cache.store.database import Database
+from bunshin_gym.cache.store.index import NewNode, Node, NodeIndex, Visit
+from bunshin_gym.cache.store.ledger import Ledger
+from bunshin_gym.cache.store.locks import HeldLock, NamedLocks
+from bunshin_gym.cache.store.pending import Pending
+from bunshin_gym.cache.tiers import Budgets, SnapshotKeeper
+from bunshin_gym.cache.worth import UNREACHABLE_NS, Credit
 from bunshin_gym.errors import BunshinError, ReplayDiverged
-from bunshin_gym.snapshots import Loader, take_snapshot
-from bunshin_gym.store import codec, faults
-from bunshin_gym.store.blobs import BlobStore
-from bunshin_gym.store.database import Database
-from bunshin_gym.store.index import NewNode, Node, NodeIndex, Visit
-from bunshin_gym.store.ledger import Ledger
-from bunshin_gym.store.locks import HeldLock, NamedLocks
-from bunshin_gym.store.pending import Pending
-from bunshin_gym.tiers import Budgets, SnapshotKeeper
 from bunshin_gym.types import Forkable, ToolResult
-from bunshin_gym.worth import UNREACHABLE_NS, Credit
 
 __all__ = ["Booted", "Materialised", "SnapshotTree"]
 

@@ -10,14 +10,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from bunshin_gym.cache.keys import Context
+from bunshin_gym.cache.store.index import Node
+from bunshin_gym.cache.tree import Booted
 from bunshin_gym.errors import BunshinError, ClosedError, ReplayDiverged
-from bunshin_gym.keys import Context
-from bunshin_gym.store.index import Node
-from bunshin_gym.tree import Booted
 from bunshin_gym.types import Forkable, ToolCall, ToolResult
 
 if TYPE_CHECKING:
-    from bunshin_gym.cache import SequenceCache
+    from bunshin_gym.cache.sequence import SequenceCache
 
 __all__ = ["RESET", "LiveWorkspace", "Spent"]
 

@@ -14,12 +14,12 @@ from typing import Any, Final
 import numpy as np
 from cachetools import LRUCache
 
+from bunshin_gym import faults
+from bunshin_gym.cache.keys import Context
+from bunshin_gym.cache.store.database import Database
+from bunshin_gym.cache.worth import Use
 from bunshin_gym.errors import BunshinError, UsageError
-from bunshin_gym.keys import Context
-from bunshin_gym.store import faults
-from bunshin_gym.store.database import Database
 from bunshin_gym.types import ToolCall, ToolEffect
-from bunshin_gym.worth import Use
 
 __all__ = ["Counts", "NewNode", "Node", "NodeGoneError", "NodeIndex", "Visit"]
 

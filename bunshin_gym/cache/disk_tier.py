@@ -9,13 +9,13 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from bunshin_gym import faults
+from bunshin_gym.cache.snapshots import DurableHandle, Loader, SnapshotHandle
+from bunshin_gym.cache.store.index import Node, NodeIndex
+from bunshin_gym.cache.store.ledger import Ledger, SnapshotRow
+from bunshin_gym.cache.store.locks import NamedLocks
+from bunshin_gym.cache.worth import Estimates, worth_ns
 from bunshin_gym.errors import BunshinError
-from bunshin_gym.snapshots import DurableHandle, Loader, SnapshotHandle
-from bunshin_gym.store import faults
-from bunshin_gym.store.index import Node, NodeIndex
-from bunshin_gym.store.ledger import Ledger, SnapshotRow
-from bunshin_gym.store.locks import NamedLocks
-from bunshin_gym.worth import Estimates, worth_ns
 
 __all__ = ["DiskTier"]
 

@@ -13,8 +13,8 @@ from typing import Any, Final
 import msgpack
 import numpy as np
 
+from bunshin_gym.cache.store.blobs import digest_of
 from bunshin_gym.errors import UsageError
-from bunshin_gym.store.blobs import digest_of
 
 __all__ = ["decode", "encode", "fingerprint", "references"]
 

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bunshin_gym.disk_tier import DiskTier
-from bunshin_gym.snapshots import Loader, SnapshotHandle
-from bunshin_gym.store import faults
-from bunshin_gym.store.index import Node, NodeIndex
-from bunshin_gym.store.ledger import Ledger, SnapshotRow, Tier
-from bunshin_gym.store.locks import NamedLocks
-from bunshin_gym.worth import Estimates, worth_ns
+from bunshin_gym import faults
+from bunshin_gym.cache.disk_tier import DiskTier
+from bunshin_gym.cache.snapshots import Loader, SnapshotHandle
+from bunshin_gym.cache.store.index import Node, NodeIndex
+from bunshin_gym.cache.store.ledger import Ledger, SnapshotRow, Tier
+from bunshin_gym.cache.store.locks import NamedLocks
+from bunshin_gym.cache.worth import Estimates, worth_ns
 
 __all__ = ["Budgets", "SnapshotKeeper"]
 

@@ -15,9 +15,9 @@ from typing import Final
 import zstandard
 from cachetools import LRUCache
 
+from bunshin_gym import faults
+from bunshin_gym.cache.store.locks import PerThread
 from bunshin_gym.errors import BunshinError
-from bunshin_gym.store import faults
-from bunshin_gym.store.locks import PerThread
 
 __all__ = ["BlobMissingError", "BlobStore", "digest_of"]
 

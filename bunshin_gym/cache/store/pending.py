@@ -9,8 +9,8 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 
-from bunshin_gym.store.index import Visit
-from bunshin_gym.store.ledger import Rate
+from bunshin_gym.cache.store.index import Visit
+from bunshin_gym.cache.store.ledger import Rate
 
 __all__ = ["Pending"]
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from bunshin_gym.store.database import Database
-from bunshin_gym.store.locks import Owner
+from bunshin_gym.cache.store.database import Database
+from bunshin_gym.cache.store.locks import Owner
 
 __all__ = ["Ledger", "Rate", "SnapshotRow", "Tier", "ToolRow"]
 

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from PIL import Image
 from rich.markup import escape
 
+from bunshin_gym.cache.store.index import Counts, Node
+from bunshin_gym.cache.store.ledger import Rate
+from bunshin_gym.cache.tree import SnapshotTree
 from bunshin_gym.errors import BunshinError, UsageError
 from bunshin_gym.figures import pyplot
-from bunshin_gym.store.index import Counts, Node
-from bunshin_gym.store.ledger import Rate
-from bunshin_gym.tree import SnapshotTree
 
 __all__ = ["Branch", "branches", "rate_plot", "to_html", "to_svg", "to_text"]
 

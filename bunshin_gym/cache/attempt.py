@@ -13,16 +13,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, Protocol, Self, runtime_checkable
 
+from bunshin_gym.cache.keys import Context, call_digest
+from bunshin_gym.cache.live import RESET, LiveWorkspace, Spent
+from bunshin_gym.cache.store.blobs import BlobMissingError
+from bunshin_gym.cache.store.index import NewNode, Node, NodeGoneError
+from bunshin_gym.cache.tree import Booted
 from bunshin_gym.errors import ClosedError, UsageError
-from bunshin_gym.keys import Context, call_digest
-from bunshin_gym.live import RESET, LiveWorkspace, Spent
-from bunshin_gym.store.blobs import BlobMissingError
-from bunshin_gym.store.index import NewNode, Node, NodeGoneError
-from bunshin_gym.tree import Booted
 from bunshin_gym.types import Forkable, ToolCall, ToolEffect, ToolResult
 
 if TYPE_CHECKING:
-    from bunshin_gym.cache import SequenceCache
+    from bunshin_gym.cache.sequence import SequenceCache
 
 __all__ = ["RESET", "Attempt", "CachedStep", "Source", "Stateful"]
 
