@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import re
@@ -11,13 +12,15 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path, PurePosixPath
 
 from bunshin_gym.errors import ImageBuildError
-from bunshin_gym.images.definition import Definition, FileCopy, WheelData
+from bunshin_gym.images.archive import copy_tree
+from bunshin_gym.images.definition import DAEMONS_FILE, Daemon, Definition, FileCopy, WheelData
 from bunshin_gym.images.run import Report, need_program, run
 
-__all__ = ["build_rootfs", "mirrors"]
+__all__ = ["build_rootfs", "mirrors", "write_daemons"]
 
 _DEFAULT_MIRROR = "http://deb.debian.org/debian"
 _DEFAULT_SECURITY = "http://deb.debian.org/debian-security"
@@ -50,8 +53,14 @@ _ALWAYS_TRIMMED = (
 _GLIBC_MINOR = {"bookworm": 36, "trixie": 41}
 
 
-def build_rootfs(definition: Definition, rootfs: Path, report: Report) -> None:
+def build_rootfs(definition: Definition, rootfs: Path, report: Report, *, base: Path | None = None) -> None:
     """Fills `rootfs` (absent before) from a definition. Needs root.
+
+    Args:
+        definition: what to build.
+        rootfs: where.
+        report: takes lines of progress.
+        base: root file system of the definition's base.
 
     Raises:
         ImageBuildError: privilege, a program, a package or a file is missing.
@@ -60,17 +69,31 @@ def build_rootfs(definition: Definition, rootfs: Path, report: Report) -> None:
         raise ImageBuildError("building a root file system needs root")
     if platform.machine() != "x86_64":
         raise ImageBuildError(f"images are built for x86-64 only, this is {platform.machine()}")
-    _bootstrap(definition, rootfs, report)
-    if definition.python_packages:
+    if base is None:
+        _bootstrap(definition, rootfs, report)
+    else:
+        copy_tree(base, rootfs, report)
+        _add_packages(definition, rootfs, report)
+    if definition.python_packages or definition.python_source_packages:
         _install_wheels(definition, rootfs, report)
     for wheel in definition.wheels:
         _copy_wheel_data(wheel, rootfs, report)
     for copy in definition.files:
         _copy_files(copy, definition.folder, rootfs)
+    write_daemons(definition.daemons, rootfs)
     for command in definition.run:
         report("running " + " ".join(command))
         run(_chroot_argv(rootfs, command), report, env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"})
     _trim(rootfs, (*_ALWAYS_TRIMMED, *definition.trim))
+
+
+def write_daemons(daemons: Sequence[Daemon], rootfs: Path) -> None:
+    """Puts the list of what the tool server starts into a root file system."""
+    if not daemons:
+        return
+    path = _inside(rootfs, DAEMONS_FILE)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps([asdict(daemon) for daemon in daemons], indent=2, sort_keys=True) + "\n")
 
 
 def mirrors(suite: str) -> tuple[str, str]:
@@ -141,6 +164,33 @@ def _bootstrap(definition: Definition, rootfs: Path, report: Report) -> None:
     )
 
 
+def _add_packages(definition: Definition, rootfs: Path, report: Report) -> None:
+    """Installs Debian packages into a root file system that has some, by its own apt."""
+    if not definition.packages:
+        return
+    options = ["-o", "APT::Install-Recommends=false", "-o", "Acquire::Languages=none", "-o", "Acquire::Retries=3"]
+    options += ["-o", "Dpkg::Options::=--force-unsafe-io"]
+    for pattern in _NO_DOCS:
+        options += ["-o", f"Dpkg::Options::=--path-exclude={pattern}"]
+    env = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"}
+    env |= {name: os.environ[name] for name in ("http_proxy", "https_proxy") if name in os.environ}
+    resolver, policy = _inside(rootfs, "/etc/resolv.conf"), _inside(rootfs, "/usr/sbin/policy-rc.d")
+    before = resolver.read_bytes() if resolver.exists() else None
+    shutil.copyfile("/etc/resolv.conf", resolver)
+    # Package scripts start nothing: there is nobody to stop it again.
+    policy.write_text("#!/bin/sh\nexit 101\n")
+    policy.chmod(0o755)
+    try:
+        run(_chroot_argv(rootfs, ["/usr/bin/apt-get", "update", *options]), report, env=env)
+        install = ["/usr/bin/apt-get", "install", "--yes", *options, *definition.packages]
+        run(_chroot_argv(rootfs, install), report, env=env)
+    finally:
+        policy.unlink()
+        resolver.unlink()
+        if before is not None:
+            resolver.write_bytes(before)
+
+
 def _pip(report: Report, *arguments: str) -> None:
     run([sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments], report)
 
@@ -152,19 +202,21 @@ def _install_wheels(definition: Definition, rootfs: Path, report: Report) -> Non
     names = [f"manylinux_2_{n}_x86_64" for n in range(5, minor + 1)]
     names += ["manylinux2014_x86_64", "manylinux2010_x86_64", "manylinux1_x86_64", "linux_x86_64"]
     target = _inside(rootfs, definition.python_target)
-    _pip(
-        report,
-        "install",
-        "--no-deps",
-        "--no-compile",
-        "--only-binary=:all:",
-        "--implementation=cp",
-        f"--python-version={definition.python_version}",
-        *(f"--platform={name}" for name in names),
-        "--root-user-action=ignore",
-        f"--target={target}",
-        *definition.python_packages,
-    )
+    with tempfile.TemporaryDirectory(prefix="bunshin-wheels-") as scratch:
+        _pip(
+            report,
+            "install",
+            "--no-deps",
+            "--no-compile",
+            "--only-binary=:all:",
+            "--implementation=cp",
+            f"--python-version={definition.python_version}",
+            *(f"--platform={name}" for name in names),
+            "--root-user-action=ignore",
+            f"--target={target}",
+            *definition.python_packages,
+            *_make_wheels(definition.python_source_packages, Path(scratch), report),
+        )
     python = f"/usr/bin/python{definition.python_version}"
     report("compiling Python modules")
     run(
@@ -172,6 +224,26 @@ def _install_wheels(definition: Definition, rootfs: Path, report: Report) -> Non
         report,
         env={"PATH": "/usr/bin:/bin"},
     )
+
+
+def _make_wheels(requirements: Sequence[str], folder: Path, report: Report) -> list[str]:
+    """Wheels of packages that are published as source only, made here; they must fit any Python."""
+    if not requirements:
+        return []
+    _pip(
+        report,
+        "wheel",
+        "--no-deps",
+        f"--no-binary={','.join(r.split('==')[0] for r in requirements)}",
+        "-w",
+        str(folder),
+        *requirements,
+    )
+    made = sorted(folder.glob("*.whl"))
+    wrong = [path.name for path in made if not path.name.endswith("-none-any.whl")]
+    if wrong:
+        raise ImageBuildError(f"not pure Python: {', '.join(wrong)}")
+    return [str(path) for path in made]
 
 
 def _copy_wheel_data(wheel: WheelData, rootfs: Path, report: Report) -> None:
@@ -209,7 +281,7 @@ def _copy_files(copy: FileCopy, folder: Path, rootfs: Path) -> None:
 
 def _chroot_argv(rootfs: Path, command: Sequence[str]) -> list[str]:
     """The command in the new root."""
-    return [*_confined(f"--root={rootfs}"), *command]
+    return [*_confined(f"--root={rootfs}", "--mount-proc"), *command]
 
 
 def _confined(*options: str) -> list[str]:

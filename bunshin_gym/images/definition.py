@@ -9,14 +9,17 @@ import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from bunshin_gym.errors import ImageError, ImageNotFoundError
 from bunshin_gym.images.image import ImageConfig
 
-__all__ = ["Definition", "FileCopy", "WheelData", "find_definition", "iter_definitions"]
+__all__ = ["DAEMONS_FILE", "Daemon", "Definition", "FileCopy", "WheelData", "find_definition", "iter_definitions"]
+
+DAEMONS_FILE = "/etc/bunshin/daemons.json"
+"""Where the tool server finds what it starts beside itself."""
 
 # Part of each digest: raise it when the builder makes something else of the same definition.
 BUILDER_VERSION = 1
@@ -43,16 +46,43 @@ class WheelData:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Daemon:
+    """A program that the tool server starts at boot and that is forked with the workspace, such as a web site.
+
+    Attributes:
+        name: for messages, and of its log in /var/log/bunshin.
+        argv: what to run, in the foreground.
+        user: name of the image's account to run it as.
+        workdir: directory to run it in.
+        env: what its environment has beside the image's.
+        ready: how to know that it serves: `unix:PATH` and `tcp:PORT` once it takes connections, an `http://` address
+            once that answers below 500; empty when nothing waits for it. Later daemons start after it is ready.
+        root: directory of another root file system inside the image to run it in; `/` for the image's own.
+    """
+
+    name: str
+    argv: tuple[str, ...]
+    user: str = "root"
+    workdir: str = "/"
+    env: Mapping[str, str] = field(default_factory=dict)
+    ready: str = ""
+    root: str = "/"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Definition:
     """A checked image definition.
 
     Attributes:
         name: image name.
         folder: where the definition and its files are.
+        base: the definition that this one adds to; None to start from nothing.
         suite, components, variant, packages: for mmdebstrap.
         python_version, python_target, python_packages: wheels, pinned, installed without
             resolving dependencies: the list is the whole set.
+        python_source_packages: likewise, of packages that are published without wheels; pure Python only.
         wheels, files: data copied in.
+        daemons: what the tool server starts; of the base's and this one's, in order.
         run: commands run inside the new root, in order.
         trim: globs, relative to the root, removed at the end.
         config: how the image starts.
@@ -60,6 +90,7 @@ class Definition:
 
     name: str
     folder: Path
+    base: Definition | None
     suite: str
     components: tuple[str, ...]
     variant: str
@@ -67,16 +98,26 @@ class Definition:
     python_version: str
     python_target: str
     python_packages: tuple[str, ...]
+    python_source_packages: tuple[str, ...]
     wheels: tuple[WheelData, ...]
     files: tuple[FileCopy, ...]
+    daemons: tuple[Daemon, ...]
     run: tuple[tuple[str, ...], ...]
     trim: tuple[str, ...]
     config: ImageConfig
 
     def digest(self) -> str:
         """SHA-256 over the definition's meaning and the content of the files it copies."""
-        meaning = asdict(self)
+        meaning = asdict(replace(self, base=None))
         del meaning["folder"]
+        if not self.python_source_packages:
+            del meaning["python_source_packages"]  # images without any keep the digest they had
+        # Definitions without these have the digests they had before there were any.
+        for name in ("base", "daemons"):
+            if not meaning[name]:
+                del meaning[name]
+        if self.base is not None:
+            meaning["base"] = self.base.digest()
         meaning["builder"] = BUILDER_VERSION
         hasher = hashlib.sha256(json.dumps(meaning, sort_keys=True, default=str).encode())
         for copy in self.files:
@@ -198,37 +239,74 @@ def _check(reader: _Reader, folder: Path) -> Definition:
     if not _NAME.fullmatch(name):
         raise ImageError(f"{folder}: image name {name!r} is not usable")
     reader.text("description", "")
+    base = _base(reader.text("base", ""), folder)
     debian, python, start = reader.table("debian"), reader.table("python"), reader.table("start")
     build = reader.table("build")
     definition = Definition(
         name=name,
         folder=folder,
-        suite=debian.text("suite", "bookworm"),
+        base=base,
+        suite=debian.text("suite", base.suite if base else "bookworm"),
         components=debian.texts("components", ("main",)),
         variant=debian.text("variant", "minbase"),
         packages=debian.texts("packages"),
-        python_version=python.text("version", "3.11"),
+        python_version=python.text("version", base.python_version if base else "3.11"),
         python_target=_absolute(python.text("target", "/opt/bunshin/site")),
         python_packages=tuple(_pinned(text) for text in python.texts("packages")),
+        python_source_packages=tuple(_pinned(text) for text in python.texts("source_packages")),
         wheels=tuple(_wheel(row) for row in reader.tables("wheel")),
         files=tuple(_file(row, folder) for row in reader.tables("files")),
+        daemons=(*(base.daemons if base else ()), *(_daemon(row) for row in reader.tables("daemon"))),
         run=build.commands("run"),
         trim=tuple(_relative(text) for text in build.texts("trim")),
-        config=_config(start),
+        config=_config(start, base),
     )
     for part in (debian, python, start, build, reader):
         part.done()
+    if base is not None and definition.suite != base.suite:
+        raise ImageError(f"{folder}: suite {definition.suite}, but its base {base.name} is of {base.suite}")
     return definition
 
 
-def _config(start: _Reader) -> ImageConfig:
+def _base(name: str, folder: Path) -> Definition | None:
+    """The definition of that name: beside the one that adds to it, or found as any other."""
+    if not name:
+        return None
+    if name == folder.name:
+        raise ImageError(f"{folder}: is its own base")
+    beside = folder.parent / name / "image.toml"
+    return _load(beside) if beside.is_file() else find_definition(name)
+
+
+def _config(start: _Reader, base: Definition | None) -> ImageConfig:
+    """How it starts; as its base does where it does not say."""
+    below = base.config if base is not None else ImageConfig()
+    services = {name: _absolute(path) for name, path in start.mapping("services").items()}
     return ImageConfig(
-        env=start.mapping("env"),
-        argv=start.texts("argv"),
-        user=start.text("user", "root"),
-        workdir=_absolute(start.text("workdir", "/")),
-        services={name: _absolute(path) for name, path in start.mapping("services").items()},
+        env={**below.env, **start.mapping("env")},
+        argv=start.texts("argv", below.argv),
+        user=start.text("user", below.user),
+        workdir=_absolute(start.text("workdir", below.workdir)),
+        services={**below.services, **services},
     ).with_defaults()
+
+
+def _daemon(row: _Reader) -> Daemon:
+    daemon = Daemon(
+        name=row.text("name"),
+        argv=row.texts("argv"),
+        user=row.text("user", "root"),
+        workdir=_absolute(row.text("workdir", "/")),
+        env=row.mapping("env"),
+        ready=row.text("ready", ""),
+        root=_absolute(row.text("root", "/")),
+    )
+    row.done()
+    if not _NAME.fullmatch(daemon.name) or not daemon.argv:
+        raise ImageError(f"daemon {daemon.name!r}: it needs a name of small letters and a command")
+    if daemon.ready and not re.fullmatch(r"unix:/.+|tcp:\d+|https?://.+", daemon.ready):
+        raise ImageError(f"daemon {daemon.name}: ready {daemon.ready!r} is none of unix:PATH, tcp:PORT, http://...")
+    return daemon
 
 
 def _wheel(row: _Reader) -> WheelData:

@@ -28,7 +28,7 @@ from pathlib import Path
 
 from bunshin_gym.errors import ImageError, ImageNotFoundError, PrivilegeError
 from bunshin_gym.images import archive, debian
-from bunshin_gym.images.definition import find_definition
+from bunshin_gym.images.definition import Definition, find_definition
 from bunshin_gym.images.docker_source import DockerSource
 from bunshin_gym.images.image import Image, ImageConfig, load_image, save_config
 from bunshin_gym.images.progress import build_progress
@@ -87,10 +87,18 @@ class ImageStore:
         Raises:
             ImageBuildError: the builder failed; the store is as before.
         """
-        definition = find_definition(name)
+        return self._build(find_definition(name), rebuild=rebuild)
+
+    def _build(self, definition: Definition, *, rebuild: bool = False) -> Image:
+        """Builds the base first, if there is one; that it is there already is enough."""
+        base = self._build(definition.base) if definition.base is not None else None
 
         def fill(rootfs: Path, report: Report) -> None:
-            debian.build_rootfs(definition, rootfs, report)
+            if base is None:
+                debian.build_rootfs(definition, rootfs, report)
+                return
+            with self.hold(base):
+                debian.build_rootfs(definition, rootfs, report, base=base.rootfs)
 
         return self._add(definition.name, definition.digest(), definition.config, fill, rebuild=rebuild)
 

@@ -21,6 +21,7 @@ import msgpack
 from aiohttp import web
 
 from . import system
+from .daemons import Daemons, read_daemons
 from .registry import Registry, ToolRefusedError
 
 __all__ = ["main"]
@@ -49,6 +50,11 @@ class Server:
         self._ready = asyncio.create_task(self._start(os.environ.get("BUNSHIN_SURFACE", "")))
 
     async def _start(self, surface: str) -> None:
+        daemons = Daemons(read_daemons())
+        self._daemons = daemons
+        await asyncio.gather(daemons.start(), self._start_surface(surface))
+
+    async def _start_surface(self, surface: str) -> None:
         if surface == "":
             return
         if surface != "browser":

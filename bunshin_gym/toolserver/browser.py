@@ -15,6 +15,7 @@ from playwright.async_api import async_playwright
 
 from .bids import FrameLetters
 from .desktop import ScreenSize
+from .network import NetworkLog
 from .settle import Traffic
 
 if TYPE_CHECKING:
@@ -117,6 +118,8 @@ class Browser:
         self._playwright: Playwright | None = None
         self._context: BrowserContext | None = None
         self._traffic: Traffic | None = None
+        path = os.environ.get("BUNSHIN_NETWORK_LOG", "")
+        self.network = NetworkLog(Path(path)) if path else None
         self._active: Page | None = None
         self._crashed: set[Page] = set()
         self._sessions: WeakKeyDictionary[Page, CDPSession] = WeakKeyDictionary()
@@ -249,6 +252,8 @@ class Browser:
         context.set_default_navigation_timeout(NAVIGATION_TIMEOUT_MS)
         self._context = context
         self._traffic = Traffic(context)
+        if self.network is not None:
+            self.network.attach(context)
         self._active = None
         self._crashed.clear()
         context.on("page", self._opened)

@@ -54,6 +54,8 @@ class Observer:
         started = time.monotonic()
         if changed:
             await self._settle(_NETWORK_TIMEOUT_S if acted else 0.0)
+        if self._browser.network is not None:
+            await self._browser.network.drain()
         settled = time.monotonic()
         page = self._browser.active_page()
         shot, titles, text = await asyncio.gather(

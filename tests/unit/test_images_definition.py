@@ -119,3 +119,55 @@ def test_the_shipped_definitions_are_found_and_right() -> None:
     for definition in shipped.values():
         assert definition.config.argv, definition.name
         assert definition.folder.name == definition.name
+
+
+ABOVE = """
+base = "sample"
+[debian]
+packages = ["hello"]
+[[daemon]]
+name = "site"
+argv = ["/usr/bin/site"]
+ready = "http://127.0.0.1/"
+[start.env]
+MORE = "1"
+"""
+
+
+def test_a_definition_adds_to_its_base(folder: Path) -> None:
+    above = folder.parent / "above"
+    above.mkdir()
+    (above / "image.toml").write_text(ABOVE)
+    definition = find_definition(above)
+    assert definition.base == find_definition(folder)
+    assert definition.packages == ("hello",)
+    assert definition.config.argv == ("/bin/sh",)
+    assert definition.config.env["HOME"] == "/root"
+    assert definition.config.env["MORE"] == "1"
+    assert definition.config.services == {"tool": "/run/tool.sock"}
+    assert [daemon.name for daemon in definition.daemons] == ["site"]
+    before = definition.digest()
+    (folder / "etc" / "motd").write_text("other\n")
+    assert find_definition(above).digest() != before
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ('ready = "http://127.0.0.1/"', r"ready 'udp:1'"),
+        ('argv = ["/usr/bin/site"]', "needs a name of small letters and a command"),
+    ],
+)
+def test_a_wrong_daemon_is_refused(folder: Path, line: str, complaint: str) -> None:
+    above = folder.parent / "above"
+    above.mkdir()
+    wrong = 'ready = "udp:1"' if line.startswith("ready") else "argv = []"
+    (above / "image.toml").write_text(ABOVE.replace(line, wrong))
+    with pytest.raises(ImageError, match=complaint):
+        find_definition(above)
+
+
+def test_an_image_is_not_its_own_base(folder: Path) -> None:
+    (folder / "image.toml").write_text('base = "sample"\n' + GOOD)
+    with pytest.raises(ImageError, match="its own base"):
+        find_definition(folder)
