@@ -15,10 +15,12 @@ if TYPE_CHECKING:
     from bunshin_gym.images import ImageStore
     from bunshin_gym.registration import register_envs
     from bunshin_gym.types import Forkable, ForkStats, Phase, ToolCall, ToolEffect, ToolResult
+    from bunshin_gym.vector import BunshinVectorEnv, make_group
     from bunshin_gym.workspace import Snapshot, Workspace
 
 __all__ = [
     "BunshinEnv",
+    "BunshinVectorEnv",
     "ForkStats",
     "Forkable",
     "ForkableEnv",
@@ -29,11 +31,13 @@ __all__ = [
     "ToolEffect",
     "ToolResult",
     "Workspace",
+    "make_group",
     "register_envs",
 ]
 
 _HOMES: Final = {
     "BunshinEnv": "bunshin_gym.envs",
+    "BunshinVectorEnv": "bunshin_gym.vector",
     "ForkStats": "bunshin_gym.types",
     "Forkable": "bunshin_gym.types",
     "ForkableEnv": "bunshin_gym.forkable",
@@ -44,6 +48,7 @@ _HOMES: Final = {
     "ToolEffect": "bunshin_gym.types",
     "ToolResult": "bunshin_gym.types",
     "Workspace": "bunshin_gym.workspace",
+    "make_group": "bunshin_gym.vector",
     "register_envs": "bunshin_gym.registration",
 }
 

@@ -19,7 +19,7 @@ from bunshin_gym.cache.keys import Context
 from bunshin_gym.cache.stamps import StampKind
 from bunshin_gym.env_snapshot import STAMPS, EnvSnapshot, context_of
 from bunshin_gym.episode import Measured, Run
-from bunshin_gym.errors import SnapshotLost, UsageError, WorkspaceDied
+from bunshin_gym.errors import ClosedError, SnapshotLost, UsageError, WorkspaceDied
 from bunshin_gym.guest import Guest, Seen
 from bunshin_gym.surfaces import ActionError, BrowserSurface, Episode, Screen, Surface
 from bunshin_gym.surfaces.actions import render_call
@@ -125,10 +125,10 @@ class BunshinEnv(gymnasium.Env[dict[str, Any], str]):
         super().reset(seed=seed)
         task_seed = self._task_seed(options or {})
         self._end_episode()
-        guest = self._fresh_guest()
+        self._guest = guest = self._fresh_guest()
         try:
             setup = self.task.setup(guest, task_seed)
-            self._guest, self._run = guest, Run(setup=setup, started_ns=time.monotonic_ns())
+            self._run = Run(setup=setup, started_ns=time.monotonic_ns())
             seen = guest.act(())
             observation = self._observation(seen)
         except BaseException:
@@ -185,6 +185,12 @@ class BunshinEnv(gymnasium.Env[dict[str, Any], str]):
         if self._view is not None:
             self._view.close()
             self._view = None
+
+    def abort(self) -> None:
+        """Ends the workspace from any thread; a call that is under way in another raises. The next reset makes one."""
+        guest = self._guest
+        if guest is not None:
+            guest.close()
 
     # ---- forking --------------------------------------------------------------------------------
 
@@ -311,7 +317,7 @@ class BunshinEnv(gymnasium.Env[dict[str, Any], str]):
         if guest is None:
             return
         # What was set up in a workspace that died is gone with it.
-        with contextlib.closing(guest), contextlib.suppress(WorkspaceDied):
+        with contextlib.closing(guest), contextlib.suppress(WorkspaceDied, ClosedError):
             if run is not None:
                 self.task.teardown(guest, run.setup.state)
 

@@ -23,6 +23,7 @@ def register_envs() -> None:
             gymnasium.register(
                 id=env_id,
                 entry_point="bunshin_gym.envs:BunshinEnv",
+                vector_entry_point="bunshin_gym.vector:BunshinVectorEnv",
                 kwargs={"task": task_id},
                 nondeterministic=load_task(task_id).timed,
             )

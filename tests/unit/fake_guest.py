@@ -32,6 +32,7 @@ class FakeMachine:
         self.bases = 0
         self.fail_branch: Exception | None = None
         self.fail_fork: Exception | None = None
+        self.stall = threading.Event()
 
     def pool(self) -> BasePool:
         return BasePool(self.boot)
@@ -47,6 +48,7 @@ class FakeGuest:
         self.snapshot_stats: ForkStats | None = SNAPSHOT
         self.branch_stats: ForkStats | None = BRANCH
         self.dead = self.closed = False
+        self.ended = threading.Event()
         self.closes = 0
         with machine.lock:
             machine.guests += 1
@@ -90,6 +92,11 @@ class FakeGuest:
             if call.args["text"] == "die":
                 self.dead = True
                 return ""
+            if call.args["text"] == "hang":
+                self.ended.wait()
+                raise WorkspaceDied("the guest was ended under a call")
+            if call.args["text"] == "stall":
+                self.machine.stall.wait()
             self.page["text"] += call.args["text"]
         elif call.name == "keyboard_press":
             self.page["tabs"] += 1
@@ -140,6 +147,7 @@ class FakeGuest:
         self.closes += 1
         if not self.closed:
             self.closed = True
+            self.ended.set()
             with self.machine.lock:
                 self.machine.guests -= 1
 
