@@ -102,13 +102,18 @@ class Spec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GcReport:
-    """What a collection found without a living owner, and reaped."""
+    """What a collection found without a living owner, and reaped.
+
+    Attributes:
+        strays: workspaces whose state directory was deleted as a whole; they are counted nowhere else.
+    """
 
     workspaces: int
     snapshots: int
     processes: int
     cgroups: int
     layers: int
+    strays: int
 
 
 def _check(code: int, error: Any) -> None:
@@ -263,6 +268,7 @@ class NativeCore(_Handle):
             processes=report.processes,
             cgroups=report.cgroups,
             layers=report.layers,
+            strays=report.strays,
         )
 
     def account(self, ids: Sequence[str]) -> GroupStats:

@@ -36,9 +36,15 @@ static int make_home(const char *home, char **ret_path, struct bsh_error *err)
 	return rc;
 }
 
+char *bsh_home_key(const struct stat *info)
+{
+	return bsh_format("%llx-%llx", (unsigned long long)info->st_dev, (unsigned long long)info->st_ino);
+}
+
 int bsh_core_open(const char *home, const char *criu, struct bsh_core **ret_core, struct bsh_error *err)
 {
 	struct bsh_core *core = bsh_alloc(sizeof(*core));
+	auto_free char *key = NULL;
 	struct stat info;
 	int rc;
 
@@ -55,8 +61,8 @@ int bsh_core_open(const char *home, const char *criu, struct bsh_core **ret_core
 	}
 	core->criu = bsh_strdup(criu);
 	/* Two state directories never meet in one cgroup, however they are spelled. */
-	core->cgroup_base =
-		bsh_format("bunshin/%llx-%llx", (unsigned long long)info.st_dev, (unsigned long long)info.st_ino);
+	key = bsh_home_key(&info);
+	core->cgroup_base = bsh_format("bunshin/%s", key);
 	*ret_core = core;
 	return 0;
 }

@@ -18,6 +18,7 @@
 #include "base/fs.h"
 #include "base/text.h"
 #include "host/spawn.h"
+#include "stray.h"
 #include "workspace.h"
 
 /* Kills a process by its full name: the pid may be another's by now. */
@@ -34,23 +35,31 @@ static int kill_owner(const struct bsh_owner *process, struct bsh_gc_report *rep
 	return rc == -ETIMEDOUT ? bsh_fail(err, ETIMEDOUT, "pid %d does not die of SIGKILL", process->pid) : 0;
 }
 
+int bsh_cgroup_reap(const struct bsh_features *features, const char *name, unsigned int *ret_killed, bool *ret_there,
+	struct bsh_error *err)
+{
+	struct bsh_cgroup cgroup;
+	int rc;
+
+	bsh_cgroup_find(features, name, &cgroup);
+	*ret_there = cgroup.n > 1 || access(cgroup.dirs[0], F_OK) == 0;
+	rc = bsh_processes_end(&cgroup, ret_killed, err);
+	if (rc == 0)
+		rc = bsh_cgroup_remove(&cgroup, err);
+	bsh_cgroup_release(&cgroup);
+	return rc;
+}
+
 static int reap_cgroup(const struct bsh_core *core, const char *id, struct bsh_gc_report *report, struct bsh_error *err)
 {
 	auto_free char *name = bsh_format("%s/%s", core->cgroup_base, id);
-	struct bsh_cgroup cgroup;
 	unsigned int killed = 0;
 	bool there;
-	int rc;
+	int rc = bsh_cgroup_reap(core->features, name, &killed, &there, err);
 
-	bsh_cgroup_find(core->features, name, &cgroup);
-	there = cgroup.n > 1 || access(cgroup.dirs[0], F_OK) == 0;
-	rc = bsh_processes_end(&cgroup, &killed, err);
 	report->processes += killed;
-	if (rc == 0)
-		rc = bsh_cgroup_remove(&cgroup, err);
 	if (rc == 0 && there)
 		report->cgroups++;
-	bsh_cgroup_release(&cgroup);
 	return rc;
 }
 
@@ -119,12 +128,9 @@ static void reap_kind(
 static void reap_orphan_cgroups(
 	struct bsh_core *core, const char *mount, struct bsh_gc_report *report, int *first_rc, struct bsh_error *err)
 {
-	auto_free char *base = NULL;
+	auto_free char *base = bsh_format("%s/%s", mount, core->cgroup_base);
 	auto_strv char **names = NULL;
 
-	if (!mount)
-		return;
-	base = bsh_format("%s/%s", mount, core->cgroup_base);
 	if (bsh_list_dir(AT_FDCWD, base, &names, NULL) < 0)
 		return;
 	for (size_t i = 0; names[i]; i++) {
@@ -160,9 +166,8 @@ static int empty_trash(const struct bsh_core *core, struct bsh_error *err)
 
 int bsh_gc(struct bsh_core *core, struct bsh_gc_report *ret_report, struct bsh_error *err)
 {
-	const struct bsh_features *features = core->features;
-	const char *mounts[] = {features->cgroup_v2, features->cgroup_v1_freezer, features->cgroup_v1_memory,
-		features->cgroup_v1_pids, features->cgroup_v1_cpu};
+	const char *mounts[BSH_CGROUPS_MAX];
+	size_t n_mounts = bsh_cgroup_mounts(core->features, mounts);
 	struct bsh_gc_report report = {0};
 	struct bsh_error scratch;
 	int rc = 0, swept;
@@ -170,8 +175,10 @@ int bsh_gc(struct bsh_core *core, struct bsh_gc_report *ret_report, struct bsh_e
 	/* Workspaces before snapshots: a branch's processes may stand on what its snapshot holds. */
 	reap_kind(core, "workspaces", &report, &rc, err);
 	reap_kind(core, "snapshots", &report, &rc, err);
-	for (size_t i = 0; i < sizeof(mounts) / sizeof(mounts[0]); i++)
+	for (size_t i = 0; i < n_mounts; i++)
 		reap_orphan_cgroups(core, mounts[i], &report, &rc, err);
+	swept = bsh_strays_reap(core, &report.strays, rc ? &scratch : err);
+	rc = rc ? rc : swept;
 	swept = bsh_registry_sweep(core->home, &report.layers, rc ? &scratch : err);
 	rc = rc ? rc : swept;
 	swept = empty_trash(core, rc ? &scratch : err);

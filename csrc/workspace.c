@@ -20,6 +20,7 @@
 #include "host/spawn.h"
 #include "layer.h"
 #include "start.h"
+#include "stray.h"
 
 #define FREEZE_TIMEOUT_MS 10000
 #define STOP_TIMEOUT_MS 30000
@@ -83,7 +84,11 @@ static int make_cgroup(struct bsh_workspace *ws, struct bsh_error *err)
 	};
 	auto_free char *name = bsh_format("%s/%s", ws->core->cgroup_base, ws->record.id);
 
-	return bsh_cgroup_make(ws->core->features, name, &limits, &ws->cgroup, err);
+	int rc = bsh_cgroup_make(ws->core->features, name, &limits, &ws->cgroup, err);
+
+	if (rc == 0)
+		bsh_stray_sign(ws->core, &ws->record.owner, &ws->cgroup);
+	return rc;
 }
 
 static int make_namespaces(struct bsh_workspace *ws, struct bsh_error *err)

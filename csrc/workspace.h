@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <sys/stat.h>
 #include <sys/types.h>
 
 #include "base/api.h"
@@ -28,6 +29,8 @@ struct bsh_core {
 };
 
 struct bsh_core *bsh_core_get(struct bsh_core *core); /* takes a reference; given back by bsh_core_free */
+/* What tells a state directory from all others, however it is spelled; as long as it is there. */
+char *bsh_home_key(const struct stat *info);
 /* False in a child that was forked after the core was opened. */
 bool bsh_core_is_ours(const struct bsh_core *core);
 /* Can workspaces be made here at all? Says what is missing. */
@@ -66,6 +69,9 @@ int bsh_workspace_adopt(struct bsh_workspace *ws, pid_t pid, struct bsh_error *e
 /* Freeze and thaw for those that hold ws->lock. */
 int bsh_workspace_freeze_locked(struct bsh_workspace *ws, struct bsh_error *err);
 int bsh_workspace_thaw_locked(struct bsh_workspace *ws, struct bsh_error *err);
+/* Kills all in the cgroups of that name and removes them; ret_there: whether there were any. */
+int bsh_cgroup_reap(const struct bsh_features *features, const char *name, unsigned int *ret_killed, bool *ret_there,
+	struct bsh_error *err);
 /* Waits for the end of a process that was killed, also if a dump or a restore holds on to it; -ETIMEDOUT. */
 int bsh_killed_wait(pid_t pid, int pidfd);
 /* Kills all in a workspace's cgroup; returns once its init has ended, whose owner may have died before it knew it. */

@@ -112,7 +112,7 @@ def gc() -> None:
 
     report = core().gc()
     removed = ImageStore().gc()
-    names = ("workspaces", "snapshots", "processes", "cgroups", "layers")
+    names = ("workspaces", "snapshots", "processes", "cgroups", "layers", "strays")
     rows = [(name, str(getattr(report, name))) for name in names] + [("images", str(len(removed)))]
     console.print(table("reaped", ("what", "how many"), rows))
 

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <time.h>
 
 #include "base/cleanup.h"
@@ -13,6 +14,8 @@
 #include "base/fs.h"
 #include "base/text.h"
 #include "host/features.h"
+
+#define NOTE "trusted.bunshin"
 
 /* Hands the controllers down through every level above the leaf: siblings of a level need it once. */
 static void hand_down(const struct bsh_features *features, const char *mount, const char *name)
@@ -86,7 +89,7 @@ static bool same(const char *a, const char *b)
 }
 
 /* Controllers mounted together share one directory, which must be entered once. */
-static size_t list_mounts(const struct bsh_features *features, const char *mounts[BSH_CGROUPS_MAX])
+size_t bsh_cgroup_mounts(const struct bsh_features *features, const char *mounts[BSH_CGROUPS_MAX])
 {
 	const char *wanted[] = {
 		features->cgroup_v2 ? features->cgroup_v2 : features->cgroup_v1_freezer,
@@ -163,7 +166,7 @@ int bsh_cgroup_make(const struct bsh_features *features, const char *name, const
 {
 	struct bsh_cgroup cgroup = {.tracker_v2 = features->cgroup_v2 != NULL};
 	const char *mounts[BSH_CGROUPS_MAX];
-	size_t n = list_mounts(features, mounts);
+	size_t n = bsh_cgroup_mounts(features, mounts);
 	int rc = 0;
 
 	if (!features->cgroup_v2 && !features->cgroup_v1_freezer)
@@ -187,7 +190,7 @@ int bsh_cgroup_make(const struct bsh_features *features, const char *name, const
 void bsh_cgroup_find(const struct bsh_features *features, const char *name, struct bsh_cgroup *ret_cgroup)
 {
 	const char *mounts[BSH_CGROUPS_MAX];
-	size_t n = list_mounts(features, mounts);
+	size_t n = bsh_cgroup_mounts(features, mounts);
 
 	*ret_cgroup = (struct bsh_cgroup){.tracker_v2 = features->cgroup_v2 != NULL};
 	for (size_t i = 0; i < n; i++) {
@@ -199,6 +202,23 @@ void bsh_cgroup_find(const struct bsh_features *features, const char *name, stru
 		else
 			free(dir);
 	}
+}
+
+void bsh_cgroup_note(const struct bsh_cgroup *cgroup, const char *text)
+{
+	for (unsigned int i = 0; i < cgroup->n; i++)
+		setxattr(cgroup->dirs[i], NOTE, text, strlen(text), 0);
+}
+
+int bsh_cgroup_note_read(const char *dir, char **ret_text)
+{
+	ssize_t size = lgetxattr(dir, NOTE, NULL, 0);
+	auto_free char *text = size < 0 ? NULL : bsh_alloc((size_t)size + 1);
+
+	if (!text || lgetxattr(dir, NOTE, text, (size_t)size) != size)
+		return -ENODATA;
+	*ret_text = bsh_take(text);
+	return 0;
 }
 
 void bsh_cgroup_release(struct bsh_cgroup *cgroup)

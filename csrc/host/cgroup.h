@@ -52,6 +52,12 @@ int bsh_cgroup_kill(const struct bsh_cgroup *cgroup, unsigned int *ret_killed, s
 int bsh_cgroup_remove(const struct bsh_cgroup *cgroup, struct bsh_error *err);
 /* Removes a child made by bsh_cgroup_child_make if it is empty of processes. */
 void bsh_cgroup_remove_dir(const struct bsh_cgroup *child);
+/* Mount points of the hierarchies that are used, the tracker's first; returns how many. */
+size_t bsh_cgroup_mounts(const struct bsh_features *features, const char *mounts[BSH_CGROUPS_MAX]);
+/* Keeps a text with the directories for as long as they are there; nothing happens where the kernel cannot. */
+void bsh_cgroup_note(const struct bsh_cgroup *cgroup, const char *text);
+/* -ENODATA when there is none; *ret_text is freed by the caller. */
+int bsh_cgroup_note_read(const char *dir, char **ret_text);
 /* Processes in it and below, as this pid namespace sees them; *ret_pids is freed by the caller. */
 int bsh_cgroup_pids(const struct bsh_cgroup *cgroup, pid_t **ret_pids, size_t *ret_n, struct bsh_error *err);
 /* Kernel memory charged to it; 0 where the machine does not tell. */

@@ -35,6 +35,7 @@ struct bsh_gc_report {
 	unsigned int processes;
 	unsigned int cgroups;
 	unsigned int layers;
+	unsigned int strays; /* workspaces whose state directory was deleted as a whole; counted nowhere else */
 };
 int bsh_gc(struct bsh_core *core, struct bsh_gc_report *ret_report, struct bsh_error *err);
 

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,7 @@ from support.leaks import leftovers
 
 from bunshin_gym.errors import EngineError, WorkspaceDied
 from bunshin_gym.runtime import runtime_layer
-from bunshin_gym.workspace import Core, Workspace, list_workspaces
+from bunshin_gym.workspace import Core, Workspace, core, list_workspaces
 
 Start = Callable[..., Workspace]
 
@@ -241,6 +241,44 @@ def test_cgroups_whose_state_is_gone_are_reaped(bunshin: Core, rootfs: Path) -> 
         report = bunshin.gc()
         assert (report.workspaces, report.cgroups) == (0, 1)
         assert not is_running(inits[0])
+
+
+def test_workspaces_of_a_deleted_state_directory_are_reaped_from_any_other(
+    bunshin: Core, rootfs: Path, tmp_path: Path
+) -> None:
+    """Only those whose owner is dead; nothing that has a state directory, whoever its owner is."""
+    homes = [tmp_path / name for name in ("deleted", "deleted-frozen", "deleted-but-owned", "there")]
+    for home in homes:
+        core(home)
+    with ExitStack() as stack:
+        owners = [
+            stack.enter_context(owner(home, rootfs, count=2, state="frozen" if "frozen" in home.name else "running"))
+            for home in homes
+        ]
+        keys = [f"{home.stat().st_dev:x}-{home.stat().st_ino:x}" for home in homes]
+        for home, (process, _) in zip(homes, owners, strict=True):
+            if home.name != "deleted-but-owned":
+                process.kill()
+                process.wait()
+            if home.name != "there":
+                shutil.rmtree(home)
+        bunshin.gc()
+        running = [[is_running(pid) for pid in inits] for _, inits in owners]
+        assert running == [[False] * 2, [False] * 2, [True] * 2, [True] * 2]
+        assert [bool(cgroups_of(key)) for key in keys] == [False, False, True, True]
+        owners[2][0].kill()
+        owners[2][0].wait()
+        bunshin.gc()
+        assert cgroups_of(keys[2]) == []
+        assert not any(map(is_running, owners[2][1]))
+        assert all(map(is_running, owners[3][1]))
+        assert core(homes[3]).gc().workspaces == 2
+        assert cgroups_of(keys[3]) == []
+
+
+def cgroups_of(key: str) -> list[str]:
+    """Directories that belong to a state directory, in all hierarchies."""
+    return [root for root, _, _ in os.walk("/sys/fs/cgroup") if f"/{key}" in root]
 
 
 def test_half_made_state_layers_and_trash_are_swept(bunshin: Core, start: Start) -> None:
