@@ -33,6 +33,7 @@
 #include "bunshin-msg.h"
 #include "bunshin-pool-proto.h"
 #include "bunshin-pool.h"
+#include "bunshin-restart.h"
 #include "bunshin-scout.h"
 #include "bunshin-smaps.h"
 #include "cr_options.h"
@@ -171,7 +172,8 @@ int bunshin_record_start(void)
 		return 0;
 	/* Twice: beside the pool's own preparations, and for what has changed when they are done. */
 	if (bunshin_smaps_learn(root_item->pid->real) || hear(&note) || note.type != LEARN ||
-	    bunshin_smaps_learn(root_item->pid->real) || bunshin_smaps_scout() || say((struct note){ .type = DONE }) || hear(&note) ||
+	    bunshin_smaps_learn(root_item->pid->real) || bunshin_restart_learn(root_item->pid->real) ||
+	    bunshin_smaps_scout() || say((struct note){ .type = DONE }) || hear(&note) ||
 	    note.type != GO)
 		return -1;
 	bunshin_scout_go();

@@ -12,6 +12,7 @@ obj-y			+= bunshin-mapfile.o
 obj-y			+= bunshin-msg.o
 obj-y			+= bunshin-pool.o
 obj-y			+= bunshin-record.o
+obj-y			+= bunshin-restart.o
 obj-y			+= bunshin-rlimit.o
 obj-y			+= bunshin-scan.o
 obj-y			+= bunshin-shm.o
