@@ -15,10 +15,11 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing import util
+from pathlib import Path
 from typing import Final, Self
 
-from bunshin_gym.errors import BunshinError
-from bunshin_gym.guest import GuestBase
+from bunshin_gym.errors import BunshinError, UsageError
+from bunshin_gym.guest import GuestBase, GuestSnapshot
 from bunshin_gym.surfaces.base import Screen
 
 __all__ = ["BaseKey", "BasePool", "shared_bases"]
@@ -55,9 +56,13 @@ class BasePool:
     """Bases by key, each booted once, by whoever asks first; others wait for it."""
 
     def __init__(
-        self, boot: Callable[[BaseKey], GuestBase], *, image_digest: Callable[[BaseKey], str] | None = None
+        self,
+        boot: Callable[[BaseKey], GuestBase],
+        *,
+        image_digest: Callable[[BaseKey], str] | None = None,
+        load: Callable[[BaseKey, Path], GuestSnapshot] | None = None,
     ) -> None:
-        self._boot = boot
+        self._boot, self._load = boot, load
         self._image_digest = image_digest
         self._forget()
         forget = weakref.WeakMethod(self._forget)
@@ -98,6 +103,17 @@ class BasePool:
         """What a base of that key is booted from; without booting one if there is another way to know."""
         return self.get(key).image_digest if self._image_digest is None else self._image_digest(key)
 
+    def load(self, key: BaseKey, path: Path) -> GuestSnapshot:
+        """A snapshot that `GuestSnapshot.persist` wrote; the caller's to close.
+
+        Raises:
+            UsageError: guests of this pool cannot be written to disk.
+            BunshinError: it cannot be read.
+        """
+        if self._load is None:
+            raise UsageError("the workspaces of this pool are not kept on disk")
+        return self._load(key, path)
+
     def drop(self, key: BaseKey, base: GuestBase) -> None:
         """Closes a base that turned out to be broken, unless it was replaced already."""
         with self._lock:
@@ -135,8 +151,8 @@ def shared_bases() -> BasePool:
     with _shared_lock:
         if _shared is None:
             try:
-                from bunshin_gym.workspace_guest import boot_base, image_digest
+                from bunshin_gym.workspace_guest import WorkspaceBase, boot_base, image_digest
             except ImportError as error:
                 raise BunshinError(f"the C core is not built: {error}; run `make core`") from error
-            _shared = BasePool(boot_base, image_digest=image_digest)
+            _shared = BasePool(boot_base, image_digest=image_digest, load=WorkspaceBase.load)
         return _shared

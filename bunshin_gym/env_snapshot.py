@@ -5,20 +5,28 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import os
+import shutil
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from bunshin_gym.bases import shared_bases
 from bunshin_gym.cache.keys import Context
 from bunshin_gym.cache.stamps import StampKind
+from bunshin_gym.env_state import read_state, restore, stored_state, write_state
+from bunshin_gym.errors import SnapshotDamaged, UsageError
 from bunshin_gym.guest import Guest, GuestSnapshot
 
 if TYPE_CHECKING:
     from bunshin_gym.envs import BunshinEnv
 
-__all__ = ["STAMPS", "EnvSnapshot", "context_of"]
+__all__ = ["STAMPS", "EnvSnapshot", "context_of", "load_snapshot"]
+
+_GUEST: Final = "workspace"
+_STATE: Final = "episode"
 
 
 STAMPS: Final[Mapping[str, StampKind]] = MappingProxyType(
@@ -51,7 +59,39 @@ class EnvSnapshot:
 
     def branch(self) -> BunshinEnv:
         """An env that goes on from here; the caller closes it."""
-        guest = self._guest.branch()
+        return self._branch(confined=False)
+
+    def branch_confined(self) -> BunshinEnv:
+        """The same, confined from the start: its making yields to others too."""
+        return self._branch(confined=True)
+
+    def persist(self, path: Path) -> None:
+        """Writes it under `path`, which does not exist; returns once all of it is on the disk.
+
+        What a killed writer leaves is refused by `BunshinEnv.load_snapshot`.
+
+        Raises:
+            UsageError: the path exists, or its directory does not, or the task's state cannot be stored.
+            BunshinError: it cannot be written; nothing is left.
+        """
+        try:
+            path.mkdir()
+        except OSError as error:
+            raise UsageError(f"path: {path} cannot be made: {error.strerror}") from error
+        try:
+            self._guest.persist(path / _GUEST)
+            write_state(path / _STATE, stored_state(self._memory))
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        except BaseException:
+            shutil.rmtree(path, ignore_errors=True)
+            raise
+
+    def _branch(self, *, confined: bool) -> BunshinEnv:
+        guest = self._guest.branch(confined=confined)
         try:
             return self._adopt(self._memory, guest)
         except BaseException:
@@ -61,6 +101,31 @@ class EnvSnapshot:
     def close(self) -> None:
         """Gives it up; branches live on. Idempotent."""
         self._guest.close()
+
+
+def load_snapshot(like: BunshinEnv, path: Path) -> EnvSnapshot:
+    """What `EnvSnapshot.persist` wrote, of `like`'s task or of another that has an id, in memory again.
+
+    Raises:
+        SnapshotDamaged: it is not whole, or not what was written.
+        BunshinError: it cannot be read for another reason, such as an image that is not here.
+    """
+    state = read_state(path / _STATE)
+    made = dict(state["made"])
+    memory = type(like)(
+        like.task if like.task.id == state["task"] else state["task"],
+        **{**made, "screen": tuple(made["screen"])},
+        render_mode=like.render_mode,
+        home=like._base_key.home,
+        bases=like._bases,
+    )
+    restore(memory, state)
+    pool = like._bases if like._bases is not None else shared_bases()
+    try:
+        guest = pool.load(memory._base_key, path / _GUEST)
+    except FileNotFoundError as error:
+        raise SnapshotDamaged(f"{error.filename} is missing") from error
+    return EnvSnapshot(guest, memory, type(like)._adopt)
 
 
 def context_of(env: BunshinEnv, image_digest: str, task_seed: int) -> Context:

@@ -8,7 +8,8 @@ import copy
 import os
 import time
 from collections.abc import Mapping
-from typing import Any, Final, NoReturn, Self
+from pathlib import Path
+from typing import Any, Final, Self
 
 import gymnasium
 import numpy as np
@@ -17,7 +18,8 @@ from numpy.typing import NDArray
 from bunshin_gym.bases import BaseKey, BasePool, shared_bases
 from bunshin_gym.cache.keys import Context
 from bunshin_gym.cache.stamps import StampKind
-from bunshin_gym.env_snapshot import STAMPS, EnvSnapshot, context_of
+from bunshin_gym.env_hooks import EnvHooks, NotCopied
+from bunshin_gym.env_snapshot import STAMPS, EnvSnapshot, context_of, load_snapshot
 from bunshin_gym.episode import Measured, Run
 from bunshin_gym.errors import ClosedError, SnapshotLost, UsageError, WorkspaceDied
 from bunshin_gym.guest import Guest, Seen
@@ -34,7 +36,7 @@ _USER_TOOLS: Final = {"send_msg_to_user": ("assistant", "text"), "report_infeasi
 _OPTIONS: Final = frozenset({"task_seed"})
 
 
-class BunshinEnv(gymnasium.Env[dict[str, Any], str]):
+class BunshinEnv(EnvHooks, NotCopied, gymnasium.Env[dict[str, Any], str]):
     """A task in a live workspace that can be forked in the middle of an episode.
 
     Every reset is a branch of a workspace booted once in this process. Actions are text such as
@@ -236,6 +238,10 @@ class BunshinEnv(gymnasium.Env[dict[str, Any], str]):
         guest, _ = self._episode()
         return EnvSnapshot(guest.snapshot(), self._adopt(None), type(self)._adopt)
 
+    def load_snapshot(self, path: Path | str) -> EnvSnapshot:
+        """A snapshot again of what `EnvSnapshot.persist` wrote, in whichever process. Raises as `load_snapshot`."""
+        return load_snapshot(self, Path(path))
+
     def plan(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Context, dict[str, Any]]:
         """What a reset with these arguments starts, and options that alone make a reset start it; raises as `reset`."""
         super().reset(seed=seed)
@@ -273,24 +279,15 @@ class BunshinEnv(gymnasium.Env[dict[str, Any], str]):
             return dict.fromkeys(self.surface.effects, "stochastic")
         return self.surface.effects
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
-        raise UsageError("a live workspace cannot be deep-copied; env.unwrapped.fork(n) makes branches of it")
-
-    def __copy__(self) -> NoReturn:
-        raise UsageError("a live workspace cannot be copied; env.unwrapped.fork(n) makes branches of it")
-
-    def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise UsageError(
-            "a live workspace cannot be pickled; build the env in the process that uses it "
-            "(pass a function that calls gymnasium.make), or use env.unwrapped.fork(n) in this one"
-        )
-
     # ---- inside ---------------------------------------------------------------------------------
 
     def _episode(self) -> tuple[Guest, Run]:
         if self._guest is None or self._run is None:
             raise gymnasium.error.ResetNeeded("there is no episode: call reset() first")
         return self._guest, self._run
+
+    def _running(self) -> tuple[Guest, str]:
+        return self._episode()[0], self.task.surface
 
     def _task_seed(self, options: Mapping[str, Any]) -> int:
         unknown = set(options) - _OPTIONS

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, Self
 
 from bunshin_gym.tasks.base import Page
@@ -74,6 +75,18 @@ class Guest(Page, Protocol):
         """What it takes now."""
         ...
 
+    def confine(self) -> None:
+        """Lowers what it gets of CPU and disks, and begins to note whether something in it wants out."""
+        ...
+
+    def hurry(self) -> None:
+        """Gives back what `confine` took."""
+        ...
+
+    def wanted_out(self) -> bool:
+        """Whether something in it wanted to reach the outside since `confine`."""
+        ...
+
     def close(self) -> None:
         """Ends it; idempotent."""
         ...
@@ -87,8 +100,12 @@ class GuestSnapshot(Protocol):
         """Memory and disk that it takes beside what it shares."""
         ...
 
-    def branch(self) -> Guest:
-        """Makes a guest in this state; from several threads at once if wanted."""
+    def branch(self, *, confined: bool = False) -> Guest:
+        """Makes a guest in this state, confined already if wanted; from several threads at once if wanted."""
+        ...
+
+    def persist(self, path: Path) -> None:
+        """Writes it under `path`, which does not exist; returns once all of it is on the disk."""
         ...
 
     def close(self) -> None:

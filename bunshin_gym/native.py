@@ -341,6 +341,20 @@ class NativeWorkspace(_Handle):
     def thaw(self) -> None:
         self._call(lib.bsh_workspace_thaw)
 
+    def weigh(self, cpu_weight: int, io_weight: int) -> None:
+        """What it gets of CPU and disks beside others; 0 is what it was started with."""
+        self._call(lib.bsh_workspace_weigh, cpu_weight, io_weight)
+
+    def kill(self) -> None:
+        """Kills its processes at once; `stop` remains to be called."""
+        self._call(lib.bsh_workspace_kill)
+
+    def escapes(self) -> int:
+        """How often something in it wanted to send beyond its loopback."""
+        count = ffi.new("unsigned long long *")
+        self._call(lib.bsh_workspace_escapes, count)
+        return int(count[0])
+
     def stats(self) -> WorkspaceStats:
         stats = ffi.new("struct bsh_stats *")
         self._call(lib.bsh_workspace_stats, stats)
@@ -405,9 +419,10 @@ class NativeSnapshot(_Handle):
         self.engine: str = ffi.string(lib.bsh_snapshot_engine(pointer)).decode()
         super().__init__(f"snapshot {self.id}", pointer, lib.bsh_snapshot_free, owner)
 
-    def branch(self, label: str) -> tuple[NativeWorkspace, ForkStats]:
+    def branch(self, label: str, *, cpu_weight: int = 0, io_weight: int = 0) -> tuple[NativeWorkspace, ForkStats]:
         pointer, stats = ffi.new("struct bsh_workspace **"), ffi.new("struct bsh_fork_stats *")
-        self._call(lib.bsh_snapshot_branch, _text(label, "label"), pointer, stats)
+        text = _text(label, "label")
+        self._call(lib.bsh_snapshot_branch_weighed, text, cpu_weight, io_weight, pointer, stats)
         return NativeWorkspace(pointer[0], self._owner), _fork_stats(stats)
 
     def save(self, folder: Path) -> None:

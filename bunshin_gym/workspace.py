@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn, Protocol, Self
 
 from bunshin_gym.durable import check_target, load, persist
-from bunshin_gym.errors import UsageError
+from bunshin_gym.errors import ClosedError, UsageError
 from bunshin_gym.native import GcReport, NativeCore, NativeSnapshot, NativeWorkspace, Spec
 from bunshin_gym.paths import criu_path, home_path
 from bunshin_gym.records import list_snapshots, list_workspaces
@@ -302,6 +302,32 @@ class Workspace:
         """Lets them go on. Idempotent."""
         self._native.thaw()
 
+    def weigh(self, *, cpu: int = 0, io: int = 0) -> None:
+        """Sets what it gets of CPU and disks while others want them too; branches of it start as it was started.
+
+        Args:
+            cpu: 1 to 10000, 100 is normal; 1: only while nobody else wants it; 0: what it was started with.
+            io: likewise, where the kernel weighs disks (BFQ, or io.weight); elsewhere nothing happens.
+
+        Raises:
+            UsageError: no such weight.
+            UnsupportedError: no cgroup hierarchy of this machine weighs the CPU.
+            WorkspaceDied: the workspace is gone.
+        """
+        if min(cpu, io) < 0:
+            raise UsageError(f"weights are from 1 to 10000, not {cpu} of CPU and {io} of IO")
+        self._native.weigh(cpu, io)
+
+    def kill(self) -> None:
+        """Kills its processes, from any thread: what another waits for raises WorkspaceDied. `close` remains
+        to be called; idempotent, also after that."""
+        with contextlib.suppress(ClosedError):
+            self._native.kill()
+
+    def escapes(self) -> int:
+        """How often something in it wanted to send to an address beyond its loopback; each was refused."""
+        return self._native.escapes()
+
     def stats(self) -> WorkspaceStats:
         """What it takes now."""
         return self._native.stats()
@@ -387,14 +413,17 @@ class Snapshot:
         """What carries its processes and memory."""
         return self._native.engine
 
-    def branch(self) -> Workspace:
+    def branch(self, *, cpu_weight: int = 0, io_weight: int = 0) -> Workspace:
         """Makes a workspace in this state; several threads may at once.
+
+        Args:
+            cpu_weight, io_weight: as `Workspace.weigh`; they hold for the making too.
 
         Raises:
             EngineError: it cannot be made; nothing is left of it.
         """
         label = {**self._label, "kind": "branch", "snapshot": self.id, "workspace": self._workspace_id}
-        native, stats = self._native.branch(json.dumps(label))
+        native, stats = self._native.branch(json.dumps(label), cpu_weight=cpu_weight, io_weight=io_weight)
         workspace = Workspace(native, self._core, env=self._env, label=self._label)
         workspace._branch_stats = stats
         return workspace

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import select
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -27,6 +27,8 @@ __all__ = ["WorkspaceBase", "WorkspaceGuest", "boot_base", "boot_workspace", "im
 _READY_TIMEOUT_S: Final = 120.0
 _CALL_TIMEOUT_S: Final = 60.0
 _DEATH_TIMEOUT_S: Final = 2.0
+_CONFINED_WEIGHT: Final = 1
+_PERSISTED, _SOCKET = "snapshot", "socket"
 
 
 class WorkspaceGuest:
@@ -39,6 +41,7 @@ class WorkspaceGuest:
         self.snapshot_stats = snapshot_stats
         self._socket = socket
         self._engine = engine
+        self._escapes = 0
         self.client = ToolClient(workspace.root, socket=socket, timeout_s=_CALL_TIMEOUT_S)
 
     @property
@@ -57,6 +60,11 @@ class WorkspaceGuest:
         """See `Page`."""
         with self._watched():
             return self.client.evaluate(script, arg)
+
+    def call(self, name: str, args: Mapping[str, Any] | None = None, *, timeout_s: float | None = None) -> Any:
+        """See `Page`."""
+        with self._watched():
+            return self.client.call(name, args, timeout_s=timeout_s)
 
     def execute(self, argv: Sequence[str], *, timeout_s: float = 60.0) -> str:
         """See `Page`."""
@@ -100,6 +108,19 @@ class WorkspaceGuest:
     def stats(self) -> WorkspaceStats:
         """What it takes now."""
         return self.workspace.stats()
+
+    def confine(self) -> None:
+        """See `Guest`."""
+        self.workspace.weigh(cpu=_CONFINED_WEIGHT, io=_CONFINED_WEIGHT)
+        self._escapes = self.workspace.escapes()
+
+    def hurry(self) -> None:
+        """See `Guest`."""
+        self.workspace.weigh()
+
+    def wanted_out(self) -> bool:
+        """See `Guest`."""
+        return self.workspace.escapes() > self._escapes
 
     def close(self) -> None:
         """Ends the workspace; idempotent."""
@@ -162,11 +183,25 @@ class WorkspaceBase:
         """What was copied for it: memory, and files of its layer."""
         return self.snapshot.stats.copied_bytes + self.snapshot.stats.layer_bytes
 
-    def branch(self) -> WorkspaceGuest:
-        """See `GuestBase`."""
-        workspaces = [self.snapshot.branch()]
+    def branch(self, *, confined: bool = False) -> WorkspaceGuest:
+        """See `GuestBase` and `GuestSnapshot`."""
+        weight = _CONFINED_WEIGHT if confined else 0
+        workspaces = [self.snapshot.branch(cpu_weight=weight, io_weight=weight)]
         (guest,) = _guests(workspaces, socket=self._socket, engine=self._engine, stats=self.snapshot.stats)
         return guest
+
+    def persist(self, path: Path) -> None:
+        """See `GuestSnapshot`."""
+        path.mkdir()
+        (path / _SOCKET).write_text(self._socket)
+        self.snapshot.persist(path / _PERSISTED).result()
+
+    @classmethod
+    def load(cls, key: BaseKey, path: Path) -> WorkspaceBase:
+        """What `persist` wrote, in memory again; nothing of `path` is needed afterwards. Raises as `Snapshot.load`."""
+        socket = (path / _SOCKET).read_text()
+        snapshot = Snapshot.load(path / _PERSISTED, engine=key.engine, core=core(Path(key.home)))
+        return cls(snapshot, image_digest="", socket=socket, engine=key.engine)
 
     def close(self) -> None:
         """Gives the snapshot up; idempotent."""

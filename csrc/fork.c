@@ -93,19 +93,28 @@ static int run_engine(struct bsh_snapshot *snap, struct bsh_workspace *ws, struc
 	return bsh_fault_hit(BSH_FAULT_BRANCH_ADOPTED, err);
 }
 
-static int branch_steps(struct bsh_snapshot *snap, const char *label, struct bsh_trace *trace,
+/* What a branch is called, and what it gets of CPU and disks; 0 is as its source. */
+struct manner {
+	const char *label;
+	unsigned int cpu_weight;
+	unsigned int io_weight;
+};
+
+static int branch_steps(struct bsh_snapshot *snap, const struct manner *manner, struct bsh_trace *trace,
 	struct bsh_carried *carried, struct bsh_workspace **ret_ws, struct bsh_error *err)
 {
 	struct bsh_workspace *ws = NULL;
 	auto_close int pidfd = -1;
 	int phase = bsh_trace_begin(trace, "place");
 	int status;
-	int rc = make_place(snap, label, &ws, err);
+	int rc = make_place(snap, manner->label, &ws, err);
 
 	bsh_trace_end(trace, phase);
 	if (rc < 0)
 		return rc;
-	rc = run_engine(snap, ws, trace, carried, &pidfd, err);
+	rc = bsh_workspace_weigh_locked(ws, manner->cpu_weight, manner->io_weight, err);
+	if (rc == 0)
+		rc = run_engine(snap, ws, trace, carried, &pidfd, err);
 	if (rc < 0) {
 		bsh_workspace_free(ws);
 		/* Not adopted, its init is still a child of this process. */
@@ -117,9 +126,10 @@ static int branch_steps(struct bsh_snapshot *snap, const char *label, struct bsh
 	return 0;
 }
 
-int bsh_snapshot_branch(struct bsh_snapshot *snap, const char *label, struct bsh_workspace **ret_ws,
-	struct bsh_fork_stats *ret_stats, struct bsh_error *err)
+int bsh_snapshot_branch_weighed(struct bsh_snapshot *snap, const char *label, unsigned int cpu_weight,
+	unsigned int io_weight, struct bsh_workspace **ret_ws, struct bsh_fork_stats *ret_stats, struct bsh_error *err)
 {
+	const struct manner manner = {label, cpu_weight, io_weight};
 	struct bsh_carried carried = {0};
 	struct bsh_trace trace;
 	int rc;
@@ -128,7 +138,7 @@ int bsh_snapshot_branch(struct bsh_snapshot *snap, const char *label, struct bsh
 	rc = bsh_snapshot_enter(snap, err);
 	if (rc < 0)
 		return rc;
-	rc = branch_steps(snap, label, &trace, &carried, ret_ws, err);
+	rc = branch_steps(snap, &manner, &trace, &carried, ret_ws, err);
 	bsh_snapshot_leave(snap);
 	if (rc < 0)
 		return bsh_context(err, rc, "branch of snapshot %s", snap->record.id);
@@ -139,4 +149,10 @@ int bsh_snapshot_branch(struct bsh_snapshot *snap, const char *label, struct bsh
 		ret_stats->shared_bytes = carried.shared_bytes;
 	}
 	return 0;
+}
+
+int bsh_snapshot_branch(struct bsh_snapshot *snap, const char *label, struct bsh_workspace **ret_ws,
+	struct bsh_fork_stats *ret_stats, struct bsh_error *err)
+{
+	return bsh_snapshot_branch_weighed(snap, label, 0, 0, ret_ws, ret_stats, err);
 }

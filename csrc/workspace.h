@@ -76,5 +76,8 @@ int bsh_cgroup_reap(const struct bsh_features *features, const char *name, unsig
 int bsh_killed_wait(pid_t pid, int pidfd);
 /* Kills all in a workspace's cgroup; returns once its init has ended, whose owner may have died before it knew it. */
 int bsh_processes_end(const struct bsh_cgroup *cgroup, unsigned int *ret_killed, struct bsh_error *err);
+/* As bsh_workspace_weigh, for those that hold ws->lock or have ws for themselves; also before anything runs in it. */
+int bsh_workspace_weigh_locked(
+	struct bsh_workspace *ws, unsigned int cpu_weight, unsigned int io_weight, struct bsh_error *err);
 /* -ESRCH with a message when init has ended; for those that hold ws->lock. */
 int bsh_workspace_check_alive(struct bsh_workspace *ws, struct bsh_error *err);

@@ -37,8 +37,8 @@ attempt had run the call; a call that was run to check the store; a call that no
 class Stateful(Protocol):
     """A workspace that can say in what state it is."""
 
-    def state_digest(self) -> bytes:
-        """Equal for equal states, as far as an agent could ever tell: screen, pages, files."""
+    def state_digest(self) -> bytes | None:
+        """Equal for equal states, as far as an agent could tell beside what it saw: pages, files. None: unknown."""
         ...
 
 
@@ -276,9 +276,9 @@ class Attempt:
             differs.append("results")
         if isinstance(self._live.workspace, Stateful):
             state = self._live.workspace.state_digest()
-            if node.state is None:
+            if state is not None and node.state is None:
                 self._tree.index.set_state(node.id, state)
-            elif node.state != state:
+            elif state is not None and node.state != state:
                 differs.append("states")
         return " and ".join(differs)
 
@@ -306,6 +306,10 @@ class Attempt:
                 self._cache.disagreed(self._context.task, name, f"two runs of node {digest.hex()} differ")
             self._stand_at(None)
             return CachedStep(result=result, source="off_tree", key=None)
+        if self._cache.policy.audit > 0 and node.state is None and isinstance(self._live.workspace, Stateful):
+            state = self._live.workspace.state_digest()  # what audits will compare with
+            if state is not None:
+                self._tree.index.set_state(node.id, state)
         self._tree.visit(node, hit=False)
         self._stand_at(node)
         return CachedStep(result=result, source="boot" if source == "boot" else "run", key=digest)

@@ -51,6 +51,11 @@ class DiskTier:
         """Whether this process can read snapshots from disk."""
         return self._load is not None
 
+    def offer_loader(self, load: Loader) -> None:
+        """Taken if there is none."""
+        if self._load is None:
+            self._load = load
+
     @property
     def start_ns(self) -> int:
         """What a branch from disk takes, in ns; twice one from memory as long as none was made."""

@@ -86,7 +86,7 @@ class SnapshotTree:
 
         Args:
             budgets: what its snapshots may take.
-            load: reads a durable snapshot; without it there is no disk tier.
+            load: reads a durable snapshot; without it, and without one that is offered later, there is no disk tier.
             contents_cache_bytes: how much of the observations is kept decompressed in this process.
             clock: what costs are measured by, in ns.
 
@@ -332,6 +332,10 @@ class SnapshotTree:
             if mine:
                 live.close()
             raise
+
+    def offer_loader(self, load: Loader) -> None:
+        """A way to read snapshots from disk, taken if the tree was opened without one."""
+        self.keeper.disk.offer_loader(load)
 
     # -- care
 

@@ -101,6 +101,10 @@ class _EnvSnapshot:
     def branch(self) -> EnvWorkspace:
         return self._kind(self._held.branch())
 
+    def branch_confined(self) -> EnvWorkspace:
+        make = getattr(self._held, "branch_confined", None)
+        return self._kind(make() if callable(make) else self._held.branch())
+
     def close(self) -> None:
         self._held.close()
 

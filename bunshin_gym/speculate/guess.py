@@ -217,6 +217,7 @@ class Guess(Generic[F]):
             if self.phase != before:
                 return False
             self.phase = after
+            self._changed.notify_all()
             return True
 
     def _fail(self, why: str) -> None:

@@ -79,5 +79,8 @@ class Snapshotting(Protocol):
     """A workspace whose forks come in two parts: a snapshot, which it waits for, and branches."""
 
     def snapshot(self) -> Any:
-        """Its state now, with `branch()` (from any thread) and `close()`; None where it can but fork."""
+        """Its state now, with `branch()` (from any thread) and `close()`; None where it can but fork.
+
+        With `branch_confined()` too, where a branch can be confined before anything runs in it.
+        """
         ...

@@ -58,7 +58,8 @@ class Seat(Generic[F]):
         if held is None:
             return branch
         try:
-            return cast("F", held.snapshot.branch())
+            confined = getattr(held.snapshot, "branch_confined", None)
+            return cast("F", held.snapshot.branch() if confined is None else confined())
         finally:
             with self.lock:
                 held.users -= 1

@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 from bunshin_gym.cache.attempt import Attempt, CachedStep, Source
 from bunshin_gym.cache.keys import Context, ToolSpec
 from bunshin_gym.cache.sequence import CachePolicy, SequenceCache
-from bunshin_gym.cache.snapshots import SnapshotHandle
 from bunshin_gym.cache.stamps import Stamps
+from bunshin_gym.cache.tiers import Budgets
 from bunshin_gym.cache.tree import Booted, SnapshotTree
-from bunshin_gym.errors import UsageError, WorkspaceDied
-from bunshin_gym.speculate.env_workspace import EnvWorkspace, call_of, effects_of, find_forkable, parser_of
-from bunshin_gym.types import Forkable, ToolCall, ToolEffect, ToolResult
+from bunshin_gym.errors import UsageError
+from bunshin_gym.speculate.env_workspace import call_of, effects_of, find_forkable, parser_of
+from bunshin_gym.types import ToolCall, ToolEffect, ToolResult
+from bunshin_gym.wrappers.cached_states import EnvState, HomeState, handle_of, offered
 
 __all__ = ["CacheInfo", "ToolSequenceCache"]
 
@@ -44,73 +45,6 @@ class CacheInfo:
     source: Source = field(compare=False)
     saved_ns: int = field(compare=False)
     wall_ns: int = field(compare=False)
-
-
-class _EnvSnapshot:
-    """A snapshot that an env took, as the tree wants it."""
-
-    def __init__(self, held: Any) -> None:
-        self._held = held
-
-    @property
-    def unique_bytes(self) -> int:
-        return int(self._held.unique_bytes)
-
-    def branch(self) -> Forkable:
-        return _EnvState(self._held.branch())
-
-    def close(self) -> None:
-        self._held.close()
-
-
-class _ForkedSnapshot:
-    """A snapshot of an env that can but fork: a branch that is never stepped."""
-
-    def __init__(self, held: _EnvState) -> None:
-        self._held = held
-
-    @property
-    def unique_bytes(self) -> int:
-        return self._held.unique_bytes
-
-    def branch(self) -> Forkable:
-        return self._held.fork()
-
-    def close(self) -> None:
-        self._held.close()
-
-
-class _EnvState(EnvWorkspace):
-    """An env in the middle of an episode."""
-
-    def fork(self) -> Self:
-        fork: Any = self.env.fork  # type: ignore[attr-defined]
-        branches = fork()
-        branch = branches[0] if isinstance(branches, list | tuple) else branches
-        return _EnvState(branch)  # type: ignore[return-value]
-
-    def snapshot(self) -> SnapshotHandle:
-        take = getattr(self.env, "snapshot", None)
-        return _EnvSnapshot(take()) if callable(take) else _ForkedSnapshot(self.fork())
-
-
-class _HomeState(_EnvState):
-    """The env that the wrapper was given: lent to one attempt at a time, and reset for the next."""
-
-    def __init__(self, env: AnyEnv, loans: list[int]) -> None:
-        super().__init__(env)
-        self._loans = loans
-        loans[0] += 1
-        self._loan = loans[0]
-
-    def run(self, call: ToolCall) -> ToolResult:
-        if self._loan != self._loans[0]:
-            raise WorkspaceDied("the env was reset meanwhile, for another start of this attempt")
-        return super().run(call)
-
-    def close(self) -> None:
-        if self._loan == self._loans[0]:
-            super().close()
 
 
 class _Caching(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -139,6 +73,9 @@ class _Caching(gymnasium.Wrapper[Any, Any, Any, Any]):
             own = {"observation.last_action": "action"} if self.words_max is not None else {}
             stamps = Stamps(getattr(env.unwrapped, "stamps", own))
         effect = effects_of(env, declared, self.parse)
+        load = offered(env, "load_snapshot")
+        if load is not None:
+            tree.offer_loader(lambda path: handle_of(load(path)))
         self.cache = SequenceCache(tree, tools or {}, stamps=stamps, policy=policy, effect=effect)
         self.attempt: Attempt | None = None
         self.last: CachedStep | None = None
@@ -218,7 +155,7 @@ class _Caching(gymnasium.Wrapper[Any, Any, Any, Any]):
     def take_over(self, attempt: Attempt, arguments: dict[str, Any]) -> None:
         """Goes on from where an attempt stands, with the env that was given here as its workspace."""
         self.arguments = arguments
-        self.attempt = attempt.fork(boot=self._boot, live=_HomeState(self.home, self.loans))
+        self.attempt = attempt.fork(boot=self._boot, live=HomeState(self.home, self.loans))
 
     def _boot(self) -> Booted:
         rng = self.home.unwrapped.np_random.bit_generator
@@ -226,7 +163,7 @@ class _Caching(gymnasium.Wrapper[Any, Any, Any, Any]):
         observation, info = self.home.reset(**self.arguments)
         if "seed" not in self.arguments:  # what was planned was drawn then, and not to be drawn again
             rng.state = drawn
-        return Booted(live=_HomeState(self.home, self.loans), result=ToolResult(observation=observation, info=info))
+        return Booted(live=HomeState(self.home, self.loans), result=ToolResult(observation=observation, info=info))
 
     def _words(self, action: Any) -> str | None:
         """The agent's words for a step, unless the observation has no room for them."""
@@ -236,7 +173,7 @@ class _Caching(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def _follow(self) -> None:
         workspace = self.attempt.workspace if self.attempt is not None else None
-        env = workspace.env if isinstance(workspace, _EnvState) else self.home
+        env = workspace.env if isinstance(workspace, EnvState) else self.home
         if env is not self.env and env is not self.home:
             # A snapshot has the random numbers of the env that it was taken of; this episode has its own.
             env.unwrapped.np_random = copy.deepcopy(self.home.unwrapped.np_random)
@@ -264,14 +201,16 @@ class ToolSequenceCache(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     The env, or one inside its wrappers, must have `fork`: the cache sits around that one, and the wrappers outside
     of it see steps as always. It declares `effects` (or the caller passes `effects` or `tools`), and may offer
-    `plan` (what a reset starts), `snapshot`, `stamps` and `parse`, as `BunshinEnv` does. After `close`, its `reset`
-    must work. `unwrapped` is the env whose workspace has the episode's state only after `materialise()`.
+    `plan` (what a reset starts), `snapshot`, `load_snapshot`, `state_digest`, `stamps` and `parse`, as `BunshinEnv`
+    does. After `close`, its `reset` must work. `unwrapped` is the env whose workspace has the episode's state only
+    after `materialise()`.
 
     Use one wrapper from one thread at a time; any number of them, in any number of processes, share a directory.
 
     Args:
         env: owned from now on.
         tree: a `SnapshotTree`, which the caller closes, or a directory to keep one in.
+        budgets: what snapshots may take, of a tree that the wrapper makes; by default there are none on disk.
         policy: what is reused, checked and kept.
         tools: what is known of each tool; instead of `effects`.
         effects: what running each tool again means, instead of what the env declares.
@@ -287,13 +226,16 @@ class ToolSequenceCache(gymnasium.Wrapper[Any, Any, Any, Any]):
         env: AnyEnv,
         tree: SnapshotTree | str | os.PathLike[str],
         *,
+        budgets: Budgets | None = None,
         policy: CachePolicy | None = None,
         tools: Mapping[str, ToolSpec] | None = None,
         effects: Mapping[str, ToolEffect] | None = None,
         stamps: Stamps | None = None,
     ) -> None:
         outer, inner = find_forkable(env)
-        self._owned = None if isinstance(tree, SnapshotTree) else SnapshotTree(tree)
+        if isinstance(tree, SnapshotTree) and budgets is not None:
+            raise UsageError("budgets: the tree has its own")
+        self._owned = None if isinstance(tree, SnapshotTree) else SnapshotTree(tree, budgets=budgets)
         shared = tree if isinstance(tree, SnapshotTree) else self._owned
         assert shared is not None
         try:
@@ -375,7 +317,7 @@ class ToolSequenceCache(gymnasium.Wrapper[Any, Any, Any, Any]):
         """Forks the workspace too: two attempts must not share the env that one of them resets."""
         self._core.materialise()
         state = attempt.live().fork()
-        assert isinstance(state, _EnvState)
+        assert isinstance(state, EnvState)
         try:
             branch = type(self)(state.env, self.tree, **self._core.settings)
         except BaseException:

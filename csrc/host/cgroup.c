@@ -27,6 +27,7 @@ static void hand_down(const struct bsh_features *features, const char *mount, co
 		{features->v2_memory, "+memory"},
 		{features->v2_pids, "+pids"},
 		{features->v2_cpu, "+cpu"},
+		{features->v2_io, "+io"},
 	};
 
 	for (const char *slash = strchr(name, '/'); slash; slash = strchr(slash + 1, '/')) {
@@ -96,6 +97,7 @@ size_t bsh_cgroup_mounts(const struct bsh_features *features, const char *mounts
 		v1_mount(features->v2_memory, features->cgroup_v1_memory),
 		v1_mount(features->v2_pids, features->cgroup_v1_pids),
 		v1_mount(features->v2_cpu, features->cgroup_v1_cpu),
+		v1_mount(features->v2_io, features->cgroup_v1_blkio),
 	};
 	size_t n = 0;
 
@@ -151,13 +153,8 @@ static int set_limits(
 		rc = set_memory(f, name, limits->memory_max_bytes, err);
 	if (rc == 0 && limits->pids_max)
 		rc = bsh_cgroup_limit_pids(f, name, limits->pids_max, err);
-	if (rc == 0 && limits->cpu_weight) {
-		/* A weight of 100 is 1024 shares; v1 takes no less than 2. */
-		unsigned int shares = (unsigned int)(limits->cpu_weight * 1024ULL / 100);
-		auto_free char *value = bsh_format("%u", f->v2_cpu ? limits->cpu_weight : shares < 2 ? 2 : shares);
-
-		rc = set_limit(f->v2_cpu, f->cgroup_v2, f->cgroup_v1_cpu, name, "cpu.weight", "cpu.shares", value, err);
-	}
+	if (rc == 0 && limits->cpu_weight)
+		rc = bsh_cgroup_weigh(f, name, limits->cpu_weight, 0, err);
 	return rc;
 }
 

@@ -8,6 +8,7 @@
  *   v2 or hybrid     tracker = v2 (cgroup.freeze, cgroup.events, cgroup.kill)
  *   v1 only          tracker = v1 freezer (freezer.state), killed process by process
  *   limits           v2 controllers, or the v1 memory, pids and cpu hierarchies
+ *   weights          v2 controllers, or the v1 cpu and blkio hierarchies; see cgroup-weight.c
  */
 #include <stdbool.h>
 #include <sys/types.h>
@@ -36,6 +37,14 @@ int bsh_cgroup_make(const struct bsh_features *features, const char *name, const
 /* Processes and threads, from now on; those that are there already may be more. */
 int bsh_cgroup_limit_pids(
 	const struct bsh_features *features, const char *name, unsigned int pids_max, struct bsh_error *err);
+/*
+ * What it gets of processors and disks when others want them too: 1 to 10000, 100 is normal, 0 leaves one as it is.
+ * Idle: a processor only while nobody else wants it. A machine without the means does what it can; the CPU's
+ * weight is -EOPNOTSUPP where nothing at all can be done.
+ */
+#define BSH_WEIGHT_IDLE 1
+int bsh_cgroup_weigh(const struct bsh_features *features, const char *name, unsigned int cpu_weight,
+	unsigned int io_weight, struct bsh_error *err);
 /* Attaches to directories that exist already; those that do not are left out. */
 void bsh_cgroup_find(const struct bsh_features *features, const char *name, struct bsh_cgroup *ret_cgroup);
 /* Closes descriptors and frees memory; the directories stay. */

@@ -64,6 +64,8 @@ static void note_mount(struct bsh_features *features, const char *path, const ch
 		set_once(&features->cgroup_v1_pids, path);
 	if (has_word(options, "cpu", ","))
 		set_once(&features->cgroup_v1_cpu, path);
+	if (has_word(options, "blkio", ","))
+		set_once(&features->cgroup_v1_blkio, path);
 }
 
 void bsh_features_parse_mounts(const char *mountinfo, struct bsh_features *features)
@@ -120,6 +122,7 @@ static int probe_cgroups(struct bsh_features *features, struct bsh_error *err)
 	features->v2_memory = hand_down(features->cgroup_v2, "memory");
 	features->v2_pids = hand_down(features->cgroup_v2, "pids");
 	features->v2_cpu = hand_down(features->cgroup_v2, "cpu");
+	features->v2_io = hand_down(features->cgroup_v2, "io");
 	return 0;
 }
 
@@ -189,11 +192,13 @@ static const char *or_none(const char *path)
 
 char *bsh_features_text(const struct bsh_features *f)
 {
-	return bsh_format("kernel=%u.%u\nroot=%s\noverlay=%s\noverlay_lowerdir_add=%s\npidfd_info=%s\npagemap_scan=%s\n"
-			  "kpagecount=%s\ncgroup_v2=%s\nv2_memory=%s\nv2_pids=%s\nv2_cpu=%s\ncgroup_v1_freezer=%s\n"
-			  "cgroup_v1_memory=%s\ncgroup_v1_pids=%s\ncgroup_v1_cpu=%s\n",
+	return bsh_format(
+		"kernel=%u.%u\nroot=%s\noverlay=%s\noverlay_lowerdir_add=%s\npidfd_info=%s\npagemap_scan=%s\n"
+		"kpagecount=%s\ncgroup_v2=%s\nv2_memory=%s\nv2_pids=%s\nv2_cpu=%s\nv2_io=%s\ncgroup_v1_freezer=%s\n"
+		"cgroup_v1_memory=%s\ncgroup_v1_pids=%s\ncgroup_v1_cpu=%s\ncgroup_v1_blkio=%s\n",
 		f->kernel_major, f->kernel_minor, yes(f->root), yes(f->overlay), yes(f->overlay_lowerdir_add),
 		yes(f->pidfd_info), yes(f->pagemap_scan), yes(f->kpagecount), or_none(f->cgroup_v2), yes(f->v2_memory),
-		yes(f->v2_pids), yes(f->v2_cpu), or_none(f->cgroup_v1_freezer), or_none(f->cgroup_v1_memory),
-		or_none(f->cgroup_v1_pids), or_none(f->cgroup_v1_cpu));
+		yes(f->v2_pids), yes(f->v2_cpu), yes(f->v2_io), or_none(f->cgroup_v1_freezer),
+		or_none(f->cgroup_v1_memory), or_none(f->cgroup_v1_pids), or_none(f->cgroup_v1_cpu),
+		or_none(f->cgroup_v1_blkio));
 }

@@ -18,10 +18,12 @@ struct bsh_features {
 	bool v2_memory;	 /* controllers that can be used below cgroup_v2 */
 	bool v2_pids;
 	bool v2_cpu;
+	bool v2_io;
 	char *cgroup_v1_freezer; /* mount points of v1 hierarchies, NULL when absent */
 	char *cgroup_v1_memory;
 	char *cgroup_v1_pids;
 	char *cgroup_v1_cpu;
+	char *cgroup_v1_blkio;
 };
 
 /* Probes at the first call; the same struct for the life of the process. BUNSHIN_FREEZER=v1 hides cgroup v2. */

@@ -96,6 +96,17 @@ void bsh_exec_result_release(struct bsh_exec_result *result);
 int bsh_workspace_freeze(struct bsh_workspace *ws, struct bsh_error *err);
 int bsh_workspace_thaw(struct bsh_workspace *ws, struct bsh_error *err);
 
+/*
+ * What it gets of CPU and disks when others want them too: 1 to 10000, 100 is normal, 0 is what it was started with.
+ * With a CPU weight of 1 it runs only while nobody else wants to, where the kernel can do that.
+ */
+int bsh_workspace_weigh(
+	struct bsh_workspace *ws, unsigned int cpu_weight, unsigned int io_weight, struct bsh_error *err);
+/* Kills all its processes at once, whatever runs in it, and leaves the rest to bsh_workspace_stop. Idempotent. */
+int bsh_workspace_kill(struct bsh_workspace *ws, struct bsh_error *err);
+/* How often something in it wanted to send to an address beyond its loopback, since it was made; each was refused. */
+int bsh_workspace_escapes(struct bsh_workspace *ws, unsigned long long *ret_count, struct bsh_error *err);
+
 struct bsh_stats {
 	unsigned long long processes;
 	unsigned long long threads;
@@ -131,6 +142,9 @@ int bsh_snapshot_take(struct bsh_workspace *ws, const char *engine, struct bsh_s
 /* Makes one branch. Several threads may branch from one snapshot at once. label as in the spec. */
 int bsh_snapshot_branch(struct bsh_snapshot *snap, const char *label, struct bsh_workspace **ret_ws,
 	struct bsh_fork_stats *ret_stats, struct bsh_error *err);
+/* The same for one that nobody waits for: weighed before anything runs in it, so that its making yields too. */
+int bsh_snapshot_branch_weighed(struct bsh_snapshot *snap, const char *label, unsigned int cpu_weight,
+	unsigned int io_weight, struct bsh_workspace **ret_ws, struct bsh_fork_stats *ret_stats, struct bsh_error *err);
 const char *bsh_snapshot_id(const struct bsh_snapshot *snap);
 const char *bsh_snapshot_dir(const struct bsh_snapshot *snap);
 const char *bsh_snapshot_engine(const struct bsh_snapshot *snap);

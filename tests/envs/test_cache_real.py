@@ -3,8 +3,12 @@
 
 from __future__ import annotations
 
+import json
 import statistics
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -78,3 +82,78 @@ def test_an_attempt_that_leaves_the_known_path_is_in_the_same_state_as_without_a
                 ratios.append(env.last.wall_ns / env.last.saved_ns)
         assert not env._core.attempt.has_live  # type: ignore[union-attr]
     assert statistics.median(ratios) < 0.01, "a hit takes more than a hundredth of the call"
+
+
+SECOND_RUN = """
+import json, sys
+from bunshin_gym.bases import shared_bases
+from bunshin_gym.cache import Budgets
+from bunshin_gym.envs import BunshinEnv
+from bunshin_gym.wrappers.tool_sequence_cache import ToolSequenceCache
+
+directory, task, start, actions = json.loads(sys.argv[1])
+budgets = Budgets(disk_bytes=4 << 30)
+with ToolSequenceCache(BunshinEnv(task), directory, budgets=budgets) as env:
+    env.reset(options=start)
+    sources = [env.step(action)[4]["cache"].source for action in actions]
+    inner = env.materialise()
+    told = {
+        "sources": sources, "parts": dict(inner.state_parts()), "booted": len(shared_bases()._slots),
+        "drawn": inner.np_random.integers(1 << 30, size=3).tolist(),
+    }
+    told["reward"] = env.step(actions[-1])[1]
+    print(json.dumps(told))
+"""
+
+
+def test_another_process_goes_on_from_disk_without_a_boot(tmp_path: Path) -> None:
+    budgets = Budgets(disk_bytes=4 << 30)
+    with ExitStack() as stack:
+        tree = stack.enter_context(SnapshotTree(tmp_path / "tree", budgets=budgets))
+        with ToolSequenceCache(BunshinEnv(TASK), tree, policy=CachePolicy(snapshot_share=1.0)) as env:
+            observation, _ = env.reset(options=START)
+            box, _button = bid(observation, "textbox"), bid(observation, "button")
+            actions = [f"fill('{box}', 'first')", f"press('{box}', 'Shift+Home')"]
+            for action in actions:
+                env.step(action)
+            attempt = env._core.attempt
+            assert attempt is not None
+            attempt._live.keep()  # whatever the policy thinks of a single attempt
+    assert list((tmp_path / "tree" / "snapshots").glob("*/workspace/snapshot/manifest.json"))
+    told = second_run(tmp_path, [*actions])
+    assert told["sources"] == ["hit", "hit"]
+    assert told["booted"] == 0, "it was booted, not read"
+    with BunshinEnv(TASK) as bare:
+        bare.reset(options=START)
+        for action in actions:
+            bare.step(action)
+        assert told["parts"] == dict(bare.state_parts())
+        assert told["reward"] == bare.step(actions[-1])[1]
+
+
+def second_run(tmp_path: Path, actions: list[str]) -> dict[str, Any]:
+    given = json.dumps([str(tmp_path / "tree"), TASK, START, actions])
+    done = subprocess.run([sys.executable, "-c", SECOND_RUN, given], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return told
+
+
+def test_audits_compare_page_and_files(tmp_path: Path) -> None:
+    policy = CachePolicy(audit=1.0)
+    with ToolSequenceCache(BunshinEnv(TASK), tmp_path / "tree", policy=policy) as env:
+        observation, _ = env.reset(options=START)
+        fill = f"fill('{bid(observation, 'textbox')}', 'first')"
+        env.step(fill)
+        env.reset(options=START)
+        assert env.step(fill)[4]["cache"].source == "audit"
+        env.tree.flush()
+        rows = {row.name: row for row in env.tree.ledger.tools()}
+        assert (rows["fill"].audits, rows["fill"].disagreements) == (1, 0)
+        env.reset(options=START)
+        inner: Any = env.materialise()
+        inner._episode()[0].execute(["touch", "/root/left-over"])  # what no observation shows
+        assert env.step(fill)[4]["cache"].source == "audit"
+        env.tree.flush()
+        rows = {row.name: row for row in env.tree.ledger.tools()}
+        assert (rows["fill"].audits, rows["fill"].disagreements) == (2, 1)

@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -129,3 +132,130 @@ def test_a_guess_is_dropped_when_the_env_is_closed_meanwhile(governor: Governor)
     env.close()
     assert governor.held == 0
     assert call_key(calls[0]) != call_key(calls[1])
+
+
+NOOP = ToolCall(name="noop", args={"wait_ms": 1500.0})
+LONG = ToolCall(name="noop", args={"wait_ms": 30_000.0})
+
+
+class Fixed:
+    """Foretells one call, in the first state."""
+
+    def __init__(self, call: ToolCall) -> None:
+        self.call = call
+
+    def predict(self, state: State, *, k: int = 3) -> list[Prediction]:
+        return [] if state.steps else [Prediction(call=self.call, probability=1.0)]
+
+    def learn(self, attempt: Attempt) -> None:
+        pass
+
+
+def phase(env: SpeculativeStep, wanted: str) -> Any:
+    """Waits until the state's guess has come so far; returns it."""
+    runner = env._core.runner
+    assert runner is not None
+    with runner._changed:
+        assert runner._changed.wait_for(
+            lambda: runner._round and runner._round.guesses and runner._round.guesses[0].phase == wanted,
+            timeout=WAIT_S,
+        )
+        assert runner._round is not None
+        return runner._round.guesses[0]
+
+
+def control(guest: Any, name: str) -> set[str]:
+    """What the workspace's cgroups say in a file; empty where there is none."""
+    found = Path("/sys/fs/cgroup").glob(f"**/bunshin/*/{guest.workspace.id}/{name}")
+    return {path.read_text().strip() for path in found}
+
+
+def weights(guest: Any) -> tuple[set[str], ...]:
+    return tuple(control(guest, name) for name in ("cpu.idle", "cpu.shares", "cpu.weight"))
+
+
+@pytest.fixture
+def started(governor: Governor) -> Iterator[Callable[[ToolCall], SpeculativeStep]]:
+    """An env in an episode, whose predictor foretells that call."""
+    envs = []
+
+    def start(call: ToolCall) -> SpeculativeStep:
+        env = SpeculativeStep(BunshinEnv("miniwob.enter-text"), Fixed(call), governor=governor)
+        envs.append(env)
+        env.reset(options={"task_seed": 11})
+        return env
+
+    yield start
+    for env in envs:
+        env.close()
+
+
+@pytest.mark.parametrize("moment", ["before", "during", "after"])
+def test_the_agents_call_comes(governor: Governor, started: Any, moment: str) -> None:
+    with BunshinEnv("miniwob.enter-text") as bare, ExitStack() as busy:
+        bare.reset(options={"task_seed": 11})
+        expected = bare.step(NOOP)
+        state = bare.state_digest()
+        if moment == "before":  # no guess starts while agents wait for as many calls as there are cores
+            for _ in range(governor.budget.cores):
+                busy.enter_context(governor.real_call())
+        env = started(NOOP)
+        if moment == "during":
+            guess = phase(env, "running")
+            normal = weights(env.unwrapped._guest)
+            assert weights(guess._branch.env._guest) != normal, "the guess is not confined"
+        elif moment == "after":
+            settled(env)
+        *result, info = env.step(NOOP)
+        assert info["speculation"] == ("none" if moment == "before" else "hit")
+        same(result[0], expected[0])
+        assert tuple(result[1:]) == expected[1:4]
+        assert env.unwrapped.state_digest() == state
+        if moment == "during":
+            assert weights(env.unwrapped._guest) == normal, "the adopted branch is still confined"
+
+
+def test_a_wrong_guess_is_ended_in_the_midst_of_its_call(governor: Governor, started: Any) -> None:
+    env = started(LONG)
+    guess = phase(env, "running")
+    guest = guess._branch.env._guest
+    begun = time.monotonic()
+    assert env.step(NOOP)[4]["speculation"] == "miss"
+    runner = env._core.runner
+    with runner._changed:
+        assert runner._changed.wait_for(lambda: guess not in runner._alive, timeout=WAIT_S)
+    assert time.monotonic() - begun < LONG.args["wait_ms"] / 1000, "the guess ran to its end"
+    assert not guest.workspace.alive
+    assert governor.held == 0
+
+
+def test_a_guess_that_wants_out_is_thrown_away_even_if_it_was_right(started: Any) -> None:
+    out = ToolCall(name="goto", args={"url": "http://192.0.2.1/"})
+    env = started(out)
+    runner = env._core.runner
+    with runner._changed:
+        assert runner._changed.wait_for(lambda: runner.stats.failed == 1, timeout=WAIT_S)
+    *result, info = env.step(out)
+    assert info["speculation"] == "miss"
+    assert result[0]["last_action_error"]
+
+
+def test_what_reaches_for_the_outside_is_seen() -> None:
+    with BunshinEnv("miniwob.enter-text") as env:
+        env.reset(options={"task_seed": 11})
+        env.confine()
+        guest = env._episode()[0]
+        inside_only = (
+            "import socket; s = socket.create_server(('127.0.0.1', 0)); socket.create_connection(s.getsockname())"
+        )
+        guest.execute(["python3", "-c", inside_only])
+        assert not env.tried_to_leave()
+        for family, kind, address in (
+            ("AF_INET", "SOCK_STREAM", "192.0.2.1"),
+            ("AF_INET", "SOCK_DGRAM", "192.0.2.1"),
+            ("AF_INET6", "SOCK_DGRAM", "2001:db8::1"),
+        ):
+            env.confine()
+            reach = f"import socket; print(socket.socket(socket.{family}, socket.{kind}).connect_ex(('{address}', 80)))"
+            guest.execute(["python3", "-c", reach])
+            assert env.tried_to_leave(), f"{family} {kind}"

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import copy
+import json
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,7 +37,13 @@ class FakeMachine:
         self.stall = threading.Event()
 
     def pool(self) -> BasePool:
-        return BasePool(self.boot)
+        return BasePool(self.boot, load=self.load)
+
+    def load(self, key: BaseKey, path: Path) -> FakeGuestSnapshot:
+        page = json.loads((path / "page.json").read_text())
+        guest = FakeGuest(self, key.screen)
+        guest.page = page
+        return FakeGuestSnapshot(guest)
 
     def boot(self, key: BaseKey) -> FakeBase:
         return FakeBase(self, key)
@@ -47,7 +55,7 @@ class FakeGuest:
         self.page: dict[str, Any] = {"url": "about:blank", "text": "", "tabs": 0, "seed": 0}
         self.snapshot_stats: ForkStats | None = SNAPSHOT
         self.branch_stats: ForkStats | None = BRANCH
-        self.dead = self.closed = False
+        self.dead = self.closed = self.confined = False
         self.ended = threading.Event()
         self.closes = 0
         with machine.lock:
@@ -130,6 +138,18 @@ class FakeGuest:
     def snapshot(self) -> FakeGuestSnapshot:
         return FakeGuestSnapshot(self.fork(1)[0])
 
+    def confine(self) -> None:
+        self._check()
+        self.confined = True
+
+    def hurry(self) -> None:
+        self._check()
+        self.confined = False
+
+    def wanted_out(self) -> bool:
+        self._check()
+        return bool(self.page.get("out"))
+
     def stats(self) -> WorkspaceStats:
         self._check()
         return WorkspaceStats(
@@ -158,8 +178,14 @@ class FakeGuestSnapshot:
     def __init__(self, held: FakeGuest) -> None:
         self.held = held
 
-    def branch(self) -> FakeGuest:
-        return self.held.fork(1)[0]
+    def branch(self, *, confined: bool = False) -> FakeGuest:
+        guest = self.held.fork(1)[0]
+        guest.confined = confined
+        return guest
+
+    def persist(self, path: Path) -> None:
+        path.mkdir()
+        (path / "page.json").write_text(json.dumps(self.held.page))
 
     def close(self) -> None:
         self.held.close()

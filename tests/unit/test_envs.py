@@ -5,21 +5,32 @@ import asyncio
 import copy
 import os
 import pickle
+import shutil
 import threading
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import gymnasium
 import numpy as np
 import pytest
-from fake_guest import BRANCH, SNAPSHOT, FakeMachine, FakeTask
+from fake_guest import BRANCH, SNAPSHOT, FakeGuest, FakeMachine, FakeTask
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 
 from bunshin_gym.bases import BaseKey
+from bunshin_gym.env_state import stored_state, write_state
 from bunshin_gym.envs import BunshinEnv
-from bunshin_gym.errors import BunshinError, EngineError, SnapshotLost, ToolError, UsageError, WorkspaceDied
+from bunshin_gym.errors import (
+    BunshinError,
+    EngineError,
+    SnapshotDamaged,
+    SnapshotLost,
+    ToolError,
+    UsageError,
+    WorkspaceDied,
+)
 from bunshin_gym.forkable import ForkableEnv
 from bunshin_gym.surfaces import Screen
 from bunshin_gym.testing import check_fork
@@ -405,3 +416,82 @@ def test_wrong_arguments() -> None:
 
     with pytest.raises(UsageError, match="surface 'sky'"):
         BunshinEnv(FakeTask(surface="sky"))
+
+
+def test_a_snapshot_on_disk_has_all_of_the_episode(env: BunshinEnv, tmp_path: Path) -> None:
+    env.reset(seed=5)
+    env.step("keyboard_type('abc')")
+    env.step("send_msg_to_user('hello')")
+    env.action_space.seed(3)
+    snapshot = env.snapshot()
+    snapshot.persist(tmp_path / "state")
+    snapshot.close()
+    expected = (env.np_random.integers(1 << 30, size=4), env.action_space.sample(), env.observe()["last_action"])
+    loaded = env.load_snapshot(tmp_path / "state")
+    for _ in range(2):
+        branch = loaded.branch()
+        found = (branch.np_random.integers(1 << 30, size=4), branch.action_space.sample())
+        np.testing.assert_equal(found, expected[:2])
+        assert branch.observe()["last_action"] == expected[2]
+        assert branch._run is not None
+        assert env._run is not None
+        assert branch._run.messages == env._run.messages
+        assert (branch._run.setup, branch._run.steps) == (env._run.setup, 2)
+        assert branch.step("keyboard_type('done')")[1:3] == (1.0, True)
+        branch.close()
+    loaded.close()
+
+
+def test_a_snapshot_on_disk_that_is_not_whole_is_refused(env: BunshinEnv, tmp_path: Path) -> None:
+    env.reset(seed=5)
+    snapshot = env.snapshot()
+    for number in range(3):
+        snapshot.persist(tmp_path / f"{number}")
+    with pytest.raises(UsageError, match="cannot be made"):
+        snapshot.persist(tmp_path / "0")
+    snapshot.close()
+    (tmp_path / "0" / "episode").unlink()
+    shutil.rmtree(tmp_path / "1" / "workspace")
+    raw = bytearray((tmp_path / "2" / "episode").read_bytes())
+    raw[-1] ^= 1
+    (tmp_path / "2" / "episode").write_bytes(raw)
+    for number in range(3):
+        with pytest.raises(SnapshotDamaged, match=f"{tmp_path / str(number)}"):
+            env.load_snapshot(tmp_path / f"{number}")
+
+
+def test_a_state_that_cannot_be_stored_leaves_nothing(machine: FakeMachine, tmp_path: Path) -> None:
+    pool = machine.pool()
+    env = BunshinEnv(FakeTask(), bases=pool)
+    env.reset(seed=1)
+    assert env._run is not None
+    env._run.setup = replace(env._run.setup, state={"lock": threading.Lock()})
+    with pytest.raises(UsageError, match=r"value\.setup\.state\.lock"):
+        write_state(tmp_path / "episode", stored_state(env))
+    assert list(tmp_path.iterdir()) == []
+    env.close()
+    pool.close()
+
+
+def test_hooks_of_speculation_reach_the_workspace(env: BunshinEnv) -> None:
+    env.reset(seed=1)
+    snapshot = env.snapshot()
+    branch, plain = snapshot.branch_confined(), snapshot.branch()
+    guests = [cast("FakeGuest", one._guest) for one in (branch, plain)]
+    assert [guest.confined for guest in guests] == [True, False]
+    branch.hurry()
+    plain.confine()
+    assert [guest.confined for guest in guests] == [False, True]
+    plain.unconfine()
+    assert not guests[1].confined
+    assert not plain.tried_to_leave()
+    guests[1].page["out"] = 1
+    assert plain.tried_to_leave()
+    digest = branch.state_digest()
+    assert branch.state_digest() == digest
+    branch.step("keyboard_type('x')")
+    assert branch.state_digest() != digest
+    for one in (branch, plain, snapshot):
+        one.close()
+    with pytest.raises(gymnasium.error.ResetNeeded):
+        branch.confine()

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Envs and their snapshots as the snapshot tree wants them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Self, cast
+
+import gymnasium
+
+from bunshin_gym.cache.snapshots import SnapshotHandle
+from bunshin_gym.errors import WorkspaceDied
+from bunshin_gym.speculate.env_workspace import EnvWorkspace
+from bunshin_gym.types import Forkable, ToolCall, ToolResult
+
+__all__ = ["EnvState", "HomeState", "handle_of", "offered"]
+
+AnyEnv = gymnasium.Env[Any, Any]
+
+
+class _EnvSnapshot:
+    """A snapshot that an env took, as the tree wants it."""
+
+    def __init__(self, held: Any) -> None:
+        self._held = held
+
+    @property
+    def unique_bytes(self) -> int:
+        return int(self._held.unique_bytes)
+
+    def branch(self) -> Forkable:
+        return EnvState(self._held.branch())
+
+    def close(self) -> None:
+        self._held.close()
+
+
+class _DurableEnvSnapshot(_EnvSnapshot):
+    """One that can go to disk."""
+
+    def persist(self, path: Path) -> None:
+        self._held.persist(path)
+
+
+def handle_of(held: Any) -> _EnvSnapshot:
+    """A snapshot that an env took or read, with what it offers."""
+    return _DurableEnvSnapshot(held) if callable(getattr(held, "persist", None)) else _EnvSnapshot(held)
+
+
+class _ForkedSnapshot:
+    """A snapshot of an env that can but fork: a branch that is never stepped."""
+
+    def __init__(self, held: EnvState) -> None:
+        self._held = held
+
+    @property
+    def unique_bytes(self) -> int:
+        return self._held.unique_bytes
+
+    def branch(self) -> Forkable:
+        return self._held.fork()
+
+    def close(self) -> None:
+        self._held.close()
+
+
+class EnvState(EnvWorkspace):
+    """An env in the middle of an episode."""
+
+    def fork(self) -> Self:
+        fork: Any = self.env.fork  # type: ignore[attr-defined]
+        branches = fork()
+        branch = branches[0] if isinstance(branches, list | tuple) else branches
+        return EnvState(branch)  # type: ignore[return-value]
+
+    def snapshot(self) -> SnapshotHandle:
+        take = getattr(self.env, "snapshot", None)
+        return handle_of(take()) if callable(take) else _ForkedSnapshot(self.fork())
+
+    def state_digest(self) -> bytes | None:
+        digest = offered(self.env, "state_digest")
+        return None if digest is None else digest()
+
+
+def offered(env: AnyEnv, name: str) -> Callable[..., Any] | None:
+    """A method of the env, or else of the one inside its wrappers."""
+    for owner in (env, env.unwrapped):
+        method = getattr(owner, name, None)
+        if callable(method):
+            return cast("Callable[..., Any]", method)
+    return None
+
+
+class HomeState(EnvState):
+    """The env that the wrapper was given: lent to one attempt at a time, and reset for the next."""
+
+    def __init__(self, env: AnyEnv, loans: list[int]) -> None:
+        super().__init__(env)
+        self._loans = loans
+        loans[0] += 1
+        self._loan = loans[0]
+
+    def run(self, call: ToolCall) -> ToolResult:
+        if self._loan != self._loans[0]:
+            raise WorkspaceDied("the env was reset meanwhile, for another start of this attempt")
+        return super().run(call)
+
+    def close(self) -> None:
+        if self._loan == self._loans[0]:
+            super().close()
