@@ -13,7 +13,7 @@ import platform
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
@@ -22,7 +22,7 @@ from bunshin_gym.paths import criu_path, home_path
 
 __all__ = ["CHECKS", "Finding", "Machine", "diagnose"]
 
-State = Literal["ok", "warn", "fail"]
+State = Literal["ok", "none", "warn", "fail"]
 
 _KERNEL_MIN: Final = (5, 15)
 _INOTIFY_MIN: Final = 1024
@@ -56,9 +56,10 @@ class Finding:
 
     Attributes:
         name: what.
-        state: fail: nothing works without it; warn: it works until a limit is met.
+        state: fail: nothing works without it; warn: it works until a limit is met; none: it is not there, and
+            only some do without.
         detail: what was found.
-        advice: what to do; empty when nothing is.
+        advice: what to do, unless it is ok.
     """
 
     name: str
@@ -72,7 +73,7 @@ class Machine:
     """How checks see the machine; a test gives another root and another runner.
 
     Attributes:
-        root: where /proc, /sys and /boot are below.
+        root: where /proc, /sys, /dev and /boot are below.
         home: the state directory.
         criu: our CRIU.
     """
@@ -84,6 +85,7 @@ class Machine:
     euid: int = field(default_factory=os.geteuid)
     release: str = field(default_factory=platform.release)
     arch: str = field(default_factory=platform.machine)
+    env: Mapping[str, str] = field(default_factory=lambda: os.environ)
 
     def read(self, path: str) -> str:
         """A small file's text; empty if it cannot be read."""
@@ -125,7 +127,8 @@ def _kernel_options(machine: Machine) -> list[Finding]:
     text = machine.read(f"/boot/config-{machine.release}") or _config_gz(machine)
     if not text:
         detail = "the kernel's configuration is not readable (/boot/config-*, /proc/config.gz)"
-        return [Finding(name="kernel options", state="warn", detail=detail, advice="`criu check` below decides")]
+        advice = "modprobe configs, or install the kernel's config file; without it, CRIU's check below decides"
+        return [Finding(name="kernel options", state="warn", detail=detail, advice=advice)]
     missing = [f"CONFIG_{name}" for name in _CONFIG if not re.search(rf"^CONFIG_{name}=[ym]$", text, re.M)]
     if missing:
         advice = "boot a distribution's kernel, or build one with these options"
@@ -160,17 +163,22 @@ def _privileges(machine: Machine) -> list[Finding]:
 def _criu(machine: Machine) -> list[Finding]:
     if not machine.criu.exists():
         return [Finding(name="CRIU", state="fail", detail=f"{machine.criu} is not there", advice="run `make criu`")]
+    if machine.euid != 0:
+        # Its own advice, a file capability, would not do: a fork needs all of root.
+        detail = f"{machine.criu} is there; whether it works here only root can find out"
+        return [Finding(name="CRIU", state="warn", detail=detail, advice="run this again as root (sudo)")]
     code, text = machine.run([str(machine.criu), "check"])
     last = text.splitlines()[-1] if text else "no output"
     if code != 0:
-        advice = f"run `{machine.criu} check -v4` for the reason"
+        advice = f"`{machine.criu} check -v4` tells what the kernel lacks: boot one that has it"
         return [Finding(name="CRIU", state="fail", detail=last, advice=advice)]
     return [Finding(name="CRIU", state="ok", detail=f"{machine.criu}: {last}")]
 
 
 def _core(_: Machine) -> list[Finding]:
     if importlib.util.find_spec("bunshin_gym._native") is None:
-        return [Finding(name="C core", state="fail", detail="not built", advice="run `make core`")]
+        advice = "run `make core`, or install the package again (pip install .)"
+        return [Finding(name="C core", state="fail", detail="not built", advice=advice)]
     return [Finding(name="C core", state="ok", detail="built")]
 
 
@@ -234,17 +242,44 @@ def _memory(machine: Machine) -> list[Finding]:
     return [Finding(name="memory", state="warn", detail=detail, advice=advice)]
 
 
-def _docker(_: Machine) -> list[Finding]:
-    if Path("/var/run/docker.sock").exists() or os.environ.get("DOCKER_HOST"):
-        return [Finding(name="docker (optional)", state="ok", detail="there")]
+def _images(machine: Machine) -> list[Finding]:
+    from bunshin_gym.images import ImageStore
+
+    names = [image.name for image in ImageStore(machine.home).list()]
+    if names:
+        return [Finding(name="images", state="ok", detail=", ".join(sorted(names)))]
+    advice = "run `make image`, or `bunshin image build browser`"
+    return [Finding(name="images", state="warn", detail="none is built: there is nothing to start", advice=advice)]
+
+
+def _kmod(machine: Machine) -> list[Finding]:
+    name, device = "kernel module (optional)", machine.root / "dev/bunshin"
+    if not device.exists():
+        detail = "no /dev/bunshin: engine `kmod` does what `pool` does, and says so"
+        advice = "build it by `make kmod` and load it by `insmod kmod/bunshin.ko` (docs/kmod.md)"
+        return [Finding(name=name, state="none", detail=detail, advice=advice)]
+    if not os.access(device, os.R_OK | os.W_OK):
+        detail = "/dev/bunshin cannot be opened: engine `kmod` does what `pool` does, and says so"
+        return [Finding(name=name, state="none", detail=detail, advice="run as root; in a container, pass the device")]
+    return [Finding(name=name, state="ok", detail="/dev/bunshin, for engine `kmod`")]
+
+
+def _docker(machine: Machine) -> list[Finding]:
+    name = "docker (optional)"
+    if (machine.root / "var/run/docker.sock").exists() or machine.env.get("DOCKER_HOST"):
+        return [Finding(name=name, state="ok", detail="a daemon to take images from")]
     detail = "no daemon: images come from Debian packages, folders and tarballs"
-    return [Finding(name="docker (optional)", state="ok", detail=detail)]
+    advice = "apt-get install docker.io and start dockerd, or set DOCKER_HOST"
+    return [Finding(name=name, state="none", detail=detail, advice=advice)]
 
 
-def _display(_: Machine) -> list[Finding]:
-    display = os.environ.get("DISPLAY")
-    detail = f"DISPLAY={display}" if display else "none: the human view is a picture file"
-    return [Finding(name="display (optional)", state="ok", detail=detail)]
+def _display(machine: Machine) -> list[Finding]:
+    name, display = "display (optional)", machine.env.get("DISPLAY")
+    if display:
+        return [Finding(name=name, state="ok", detail=f"DISPLAY={display}")]
+    detail = 'none: render_mode="human" writes a picture file'
+    advice = "set DISPLAY to an X server's, for a window; Python needs tkinter for it (apt-get install python3-tk)"
+    return [Finding(name=name, state="none", detail=detail, advice=advice)]
 
 
 CHECKS: Final[tuple[Callable[[Machine], list[Finding]], ...]] = (
@@ -258,6 +293,8 @@ CHECKS: Final[tuple[Callable[[Machine], list[Finding]], ...]] = (
     _limits,
     _disk,
     _memory,
+    _images,
+    _kmod,
     _docker,
     _display,
 )

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from bunshin_gym.errors import PrivilegeError
 from bunshin_gym.paths import home_path
 
 __all__ = ["Record", "list_records", "list_snapshots", "list_workspaces", "record_layers"]
@@ -106,10 +108,17 @@ def _parse(kind: Kind, folder: Path, text: str, boot_id: str) -> Record:
 
 
 def list_records(kind: Kind, home: Path | None = None) -> list[Record]:
-    """All records of a kind, oldest first. Needs no C core, but root to read them."""
+    """All records of a kind, oldest first. Needs no C core.
+
+    Raises:
+        PrivilegeError: they are not ours to read.
+    """
     boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    folder = (home or home_path()) / kind
+    if folder.exists() and not os.access(folder, os.R_OK | os.X_OK):
+        raise PrivilegeError(f"cannot read {folder}: root is needed, run it by sudo")
     records = []
-    for path in sorted((home or home_path()).glob(f"{kind}/*/record")):
+    for path in sorted(folder.glob("*/record")):
         try:
             records.append(_parse(kind, path.parent, path.read_text(errors="surrogateescape"), boot_id))
         except FileNotFoundError:

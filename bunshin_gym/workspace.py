@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn, Protocol, Self
 
 from bunshin_gym.durable import check_target, load, persist
-from bunshin_gym.errors import ClosedError, UsageError
+from bunshin_gym.errors import ClosedError, PrivilegeError, UsageError
 from bunshin_gym.native import GcReport, NativeCore, NativeSnapshot, NativeWorkspace, Spec
 from bunshin_gym.paths import criu_path, home_path
 from bunshin_gym.records import list_snapshots, list_workspaces
@@ -189,6 +189,8 @@ class Workspace:
         command = list(source.argv if argv is None else argv)
         if not command:
             raise UsageError("argv: the image has no start command, and none was given")
+        if os.geteuid() != 0:
+            raise PrivilegeError("a workspace needs root: run this as root, for example by sudo")
         full_env = {**_DEFAULT_ENV, **source.env, **(env or {})}
         if screen is not None:
             full_env["BUNSHIN_SCREEN"] = f"{screen[0]}x{screen[1]}"

@@ -57,6 +57,8 @@ int bsh_core_open(const char *home, const char *criu, struct bsh_core **ret_core
 		rc = bsh_fail(err, errno, "stat %s", core->home);
 	if (rc < 0) {
 		bsh_core_free(core);
+		if (rc == -EACCES || rc == -EPERM)
+			bsh_context(err, rc, "root is needed, or BUNSHIN_HOME in a place of yours");
 		return bsh_context(err, rc, "open the state directory %s", home);
 	}
 	core->criu = bsh_strdup(criu);

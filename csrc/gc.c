@@ -172,6 +172,8 @@ int bsh_gc(struct bsh_core *core, struct bsh_gc_report *ret_report, struct bsh_e
 	struct bsh_error scratch;
 	int rc = 0, swept;
 
+	if (!core->features->root)
+		return bsh_fail(err, EPERM, "gc of %s: root is needed (run it by sudo)", core->home);
 	/* Workspaces before snapshots: a branch's processes may stand on what its snapshot holds. */
 	reap_kind(core, "workspaces", &report, &rc, err);
 	reap_kind(core, "snapshots", &report, &rc, err);

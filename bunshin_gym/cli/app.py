@@ -13,6 +13,7 @@ import typer
 
 from bunshin_gym.cli import cache, images, memory, workspaces
 from bunshin_gym.cli.output import console, errors, table
+from bunshin_gym.cli.privilege import need_root
 from bunshin_gym.errors import BunshinError
 
 __all__ = ["app", "main"]
@@ -28,7 +29,7 @@ app.add_typer(cache.app, name="cache")
 workspaces.add_commands(app)
 memory.add_commands(app)
 
-_MARKS: Final = {"ok": "[green]ok[/]", "warn": "[yellow]warn[/]", "fail": "[red]fail[/]"}
+_MARKS: Final = {"ok": "[green]ok[/]", "none": "[dim]none[/]", "warn": "[yellow]warn[/]", "fail": "[red]fail[/]"}
 
 
 @app.callback()
@@ -51,10 +52,11 @@ def doctor() -> None:
 
     findings = diagnose()
     for finding in findings:
-        console.print(f"{_MARKS[finding.state]:>20} {finding.name}: ", end="")
-        console.print(finding.detail, markup=False, highlight=False)
+        mark = _MARKS[finding.state]
+        console.print(" " * (4 - len(finding.state)) + mark, finding.name + ": ", end="")
+        console.print(finding.detail, markup=False, highlight=False, soft_wrap=True)
         if finding.advice:
-            console.print(f"        -> {finding.advice}", markup=False, highlight=False)
+            console.print(f"     -> {finding.advice}", markup=False, highlight=False, soft_wrap=True)
     failed = [finding.name for finding in findings if finding.state == "fail"]
     if failed:
         console.print(f"\n[red]Not ready:[/] {', '.join(failed)}")
@@ -89,6 +91,7 @@ def run(
     """Run one episode of a task."""
     from bunshin_gym.cli.run import run_episode
 
+    need_root("run")
     run_episode(task, seed=seed, policy=policy, steps=steps, record=record, human=human)
 
 
@@ -101,6 +104,7 @@ def demo(
     """Solve a web task in real Chromium, fork it into four branches that go different ways."""
     from bunshin_gym.demo import run_demo
 
+    need_root("demo")
     run_demo(output, seed=seed, engine=engine)
 
 
@@ -110,6 +114,7 @@ def gc() -> None:
     from bunshin_gym.images import ImageStore
     from bunshin_gym.workspace import core
 
+    need_root("gc")
     report = core().gc()
     removed = ImageStore().gc()
     names = ("workspaces", "snapshots", "processes", "cgroups", "layers", "strays")
@@ -122,5 +127,5 @@ def main() -> None:
     try:
         app()
     except BunshinError as error:
-        errors.print(f"bunshin: {error}", markup=False, highlight=False, style="red")
+        errors.print(f"bunshin: {error}", markup=False, highlight=False, style="red", soft_wrap=True)
         sys.exit(1)

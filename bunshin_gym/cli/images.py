@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from bunshin_gym.cli.output import console, mib, table
+from bunshin_gym.cli.privilege import need_root
 
 __all__ = ["app"]
 
@@ -23,6 +24,7 @@ def build(
     """Build images from their definitions; at once if they are there."""
     from bunshin_gym.images import ImageStore
 
+    need_root("image build")
     store = ImageStore()
     for name in names:
         image = store.build(name, rebuild=rebuild)
@@ -37,6 +39,7 @@ def import_image(
     """Take an image from docker, from a folder or from a tarball of a root file system."""
     from bunshin_gym.images import ImageStore
 
+    need_root("image import")
     store, path = ImageStore(), Path(source)
     if path.is_dir():
         image = store.from_folder(path, name=name)
@@ -66,6 +69,7 @@ def remove(names: Annotated[list[str], typer.Argument(help="Names or digests.")]
     """Remove images; refused while a workspace uses one."""
     from bunshin_gym.images import ImageStore
 
+    need_root("image rm")
     store = ImageStore()
     for name in names:
         image = store.remove(name)
@@ -77,5 +81,6 @@ def collect() -> None:
     """Remove images without a name that nothing uses, and what dead builders left."""
     from bunshin_gym.images import ImageStore
 
+    need_root("image gc")
     removed = ImageStore().gc()
     console.print(f"removed {len(removed)} images", highlight=False)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from bunshin_gym.cli.output import console, mib, table
+from bunshin_gym.cli.privilege import need_root
 from bunshin_gym.errors import UsageError
 from bunshin_gym.paths import home_path
 from bunshin_gym.types import GroupStats, MemoryAccount
@@ -30,6 +31,7 @@ def ps() -> None:
     """Show workspaces and snapshots as a tree of who came from whom, with what they take."""
     from bunshin_gym.accounting import account_ids
 
+    need_root("ps")
     records = _records()
     if not records:
         console.print(f"nothing runs in {home_path()}", highlight=False)
@@ -174,6 +176,7 @@ def plot(
     """Draw the memory of all that runs, over time."""
     from bunshin_gym.figures import pyplot
 
+    need_root("plot")
     if output.suffix not in _PICTURES:
         raise UsageError(f"{output}: a picture ends in {', '.join(_PICTURES)}")
     pyplot()  # says now, not after the wait, that it is missing

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bunshin_gym.cli.output import console, mib, ms, phase_table, table
+from bunshin_gym.cli.privilege import need_root
 from bunshin_gym.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ _Engine = Annotated[str | None, typer.Option(help="How to fork; the best there i
 
 def fork(image: _Image = "browser", branches: _Branches = 4, engine: _Engine = None) -> None:
     """Boot a workspace, fork it, and show what the branches cost."""
+    need_root("fork")
     with _forked(image, branches, engine) as (source, snapshot_stats, made):
         rows = [("source", source.id, ms(snapshot_stats.frozen_ns) + " frozen", *_memory(source))]
         for number, branch in enumerate(made, start=1):
@@ -47,6 +49,7 @@ def trace(
     if saved is not None:
         _show_trace(_load_trace(saved))
         return
+    need_root("trace")
     with _forked(image, branches, engine) as (_, snapshot_stats, made):
         stats = [snapshot_stats, *(branch.branch_stats for branch in made if branch.branch_stats is not None)]
     if json_file is not None:

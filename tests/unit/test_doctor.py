@@ -32,6 +32,9 @@ def machine(tmp_path: Path) -> Machine:
         path.write_text(text)
     criu = tmp_path / "criu"
     criu.touch()
+    for name in ("dev/bunshin", "var/run/docker.sock"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
     return Machine(
         root=tmp_path,
         home=tmp_path / "state",
@@ -40,6 +43,7 @@ def machine(tmp_path: Path) -> Machine:
         euid=0,
         release="6.1.0",
         arch="x86_64",
+        env={"DISPLAY": ":7"},
     )
 
 
@@ -53,22 +57,26 @@ def _write(machine: Machine, name: str, text: str) -> None:
 
 def test_a_good_machine_has_nothing_to_do(machine: Machine) -> None:
     for finding in diagnose(machine):
-        if finding.name not in ("C core", "disk"):  # of this machine, not of that one
+        if finding.name not in ("C core", "disk", "images"):  # of this machine, not of that one
             assert finding.state == "ok", finding
             assert finding.advice == ""
 
 
 def test_every_problem_says_what_to_do(machine: Machine) -> None:
-    machine.arch, machine.release, machine.euid = "aarch64", "5.4.0", 1000
+    machine.arch, machine.release, machine.euid, machine.env = "aarch64", "5.4.0", 1000, {}
+    for name in ("dev/bunshin", "var/run/docker.sock"):
+        (machine.root / name).unlink()
     machine.run = lambda argv: (1, "no such feature")
     for name in ("proc/self/mountinfo", "proc/filesystems", "proc/meminfo"):
         _write(machine, name, "")
     _write(machine, "proc/sys/fs/inotify/max_user_instances", "128")
     found = {finding.name: finding for finding in diagnose(machine)}
-    for name in ("architecture", "kernel", "root", "CRIU", "cgroup freezer", "overlayfs"):
+    for name in ("architecture", "kernel", "root", "cgroup freezer", "overlayfs"):
         assert found[name].state == "fail"
-    for name in ("kernel options", "memory", "fs.inotify.max_user_instances"):
+    for name in ("kernel options", "CRIU", "memory", "images", "fs.inotify.max_user_instances"):
         assert found[name].state == "warn"
+    for name in ("kernel module (optional)", "docker (optional)", "display (optional)"):
+        assert found[name].state == "none"
     assert all(finding.advice for finding in found.values() if finding.state != "ok")
     assert "sysctl -w fs.inotify.max_user_instances=1024" in found["fs.inotify.max_user_instances"].advice
 
@@ -88,6 +96,31 @@ def test_missing_capabilities_are_named(machine: Machine) -> None:
     assert "--privileged" in finding.advice
 
 
+def test_without_root_criu_is_not_asked(machine: Machine) -> None:
+    """Its advice is a file capability, with which it still could not do what we need."""
+
+    def refuse(argv: list[str]) -> tuple[int, str]:
+        raise AssertionError(f"{argv} was run")
+
+    machine.euid, machine.run = 1000, refuse
+    assert "as root" in _of(machine, "CRIU").advice
+
+
+def test_criu_that_does_not_work(machine: Machine) -> None:
+    machine.run = lambda argv: (1, "Kernel lacks a thing\nLooks bad.")
+    finding = _of(machine, "CRIU")
+    assert (finding.state, finding.detail) == ("fail", "Looks bad.")
+    assert "check -v4" in finding.advice
+
+
+def test_the_kernel_module_is_optional(machine: Machine) -> None:
+    assert _of(machine, "kernel module (optional)").state == "ok"
+    (machine.root / "dev/bunshin").unlink()
+    finding = _of(machine, "kernel module (optional)")
+    assert finding.state == "none"
+    assert "make kmod" in finding.advice
+
+
 def test_criu_that_is_not_built(machine: Machine) -> None:
     machine.criu.unlink()
     assert _of(machine, "CRIU").advice == "run `make criu`"
@@ -99,7 +132,7 @@ def test_a_version_1_freezer_is_found(machine: Machine) -> None:
     assert _of(machine, "cgroup freezer").detail == "version 1 at /sys/fs/cgroup/freezer"
 
 
-@pytest.mark.parametrize(("state", "code"), [("ok", 0), ("warn", 0), ("fail", 1)])
+@pytest.mark.parametrize(("state", "code"), [("ok", 0), ("none", 0), ("warn", 0), ("fail", 1)])
 def test_the_command_fails_only_when_nothing_would_work(
     monkeypatch: pytest.MonkeyPatch, state: doctor.State, code: int
 ) -> None:
@@ -113,4 +146,4 @@ def test_the_command_fails_only_when_nothing_would_work(
 
 
 def test_this_machine_can_be_looked_at() -> None:
-    assert {finding.state for finding in diagnose()} <= {"ok", "warn", "fail"}
+    assert {finding.state for finding in diagnose()} <= {"ok", "none", "warn", "fail"}

@@ -41,7 +41,8 @@ if [ -x "$binary" ] && [ -z "$force" ] && [ "${1:-}" != --fetch ]; then
 fi
 
 [ "$(uname -m)" = x86_64 ] || die "only x86-64 is supported, this is $(uname -m)"
-mkdir -p "$cache" "$home/criu" || die "cannot write to $home: run as root or set BUNSHIN_HOME"
+mkdir -p "$cache" "$home/criu" 2>/dev/null && [ -w "$cache" ] && [ -w "$home/criu" ] ||
+	die "cannot write to $home: run this as root, or set BUNSHIN_HOME to a directory of yours"
 exec 9>"$cache/lock"
 if ! flock -n 9; then
 	say "another build is running, waiting for it"
