@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import os
 import time
@@ -18,10 +17,11 @@ from numpy.typing import NDArray
 from bunshin_gym.bases import BaseKey, BasePool, shared_bases
 from bunshin_gym.cache.keys import Context
 from bunshin_gym.cache.stamps import StampKind
+from bunshin_gym.env_guests import EnvGuests
 from bunshin_gym.env_hooks import EnvHooks, NotCopied
 from bunshin_gym.env_snapshot import STAMPS, EnvSnapshot, context_of, load_snapshot
 from bunshin_gym.episode import Measured, Run
-from bunshin_gym.errors import ClosedError, SnapshotLost, UsageError, WorkspaceDied
+from bunshin_gym.errors import UsageError
 from bunshin_gym.guest import Guest, Seen
 from bunshin_gym.surfaces import ActionError, BrowserSurface, Episode, Screen, Surface
 from bunshin_gym.surfaces.actions import render_call
@@ -36,7 +36,7 @@ _USER_TOOLS: Final = {"send_msg_to_user": ("assistant", "text"), "report_infeasi
 _OPTIONS: Final = frozenset({"task_seed"})
 
 
-class BunshinEnv(EnvHooks, NotCopied, gymnasium.Env[dict[str, Any], str]):
+class BunshinEnv(EnvGuests, EnvHooks, NotCopied, gymnasium.Env[dict[str, Any], str]):
     """A task in a live workspace that can be forked in the middle of an episode.
 
     Every reset is a branch of a workspace booted once in this process. Actions are text such as
@@ -184,6 +184,8 @@ class BunshinEnv(EnvHooks, NotCopied, gymnasium.Env[dict[str, Any], str]):
     def close(self) -> None:
         """Ends the workspace and the view; idempotent. Branches of this env live on."""
         self._end_episode()
+        if self._spare is not None:
+            self._fresh_guest().close()
         if self._view is not None:
             self._view.close()
             self._view = None
@@ -299,22 +301,12 @@ class BunshinEnv(EnvHooks, NotCopied, gymnasium.Env[dict[str, Any], str]):
             raise UsageError(f"task_seed is a number from 0, not {given!r}")
         return int(given)
 
-    def _fresh_guest(self) -> Guest:
-        pool = self._bases if self._bases is not None else shared_bases()
-        base = pool.get(self._base_key)
-        try:
-            return base.branch()
-        except (WorkspaceDied, SnapshotLost):
-            pool.drop(self._base_key, base)
-            return pool.get(self._base_key).branch()
-
     def _end_episode(self) -> None:
         guest, run = self._guest, self._run
         self._guest = self._run = self._pixels = None
         if guest is None:
             return
-        # What was set up in a workspace that died is gone with it.
-        with contextlib.closing(guest), contextlib.suppress(WorkspaceDied, ClosedError):
+        with self._ending(guest):
             if run is not None:
                 self.task.teardown(guest, run.setup.state)
 

@@ -15,6 +15,7 @@ from bunshin_gym.bases import BasePool
 from bunshin_gym.envs import BunshinEnv
 from bunshin_gym.errors import UsageError
 from bunshin_gym.tasks import Task
+from bunshin_gym.vector.nursery import Nursery
 from bunshin_gym.vector.slot import Seat
 
 __all__ = ["EnvOptions", "Wrap", "deal_seeds", "maker", "own_options", "read_mask"]
@@ -37,10 +38,10 @@ class EnvOptions(TypedDict, total=False):
 
 
 def maker(
-    task: str | Task, options: EnvOptions, max_episode_steps: int | None, wrap: Wrap | None
+    task: str | Task, options: EnvOptions, nursery: Nursery, max_episode_steps: int | None, wrap: Wrap | None
 ) -> Callable[[], tuple[gymnasium.Env[Any, Any], Seat]]:
     def make() -> tuple[gymnasium.Env[Any, Any], Seat]:
-        seat = Seat(BunshinEnv(task, **options))
+        seat = Seat(BunshinEnv(task, **options), nursery)
         env: gymnasium.Env[Any, Any] = seat
         if max_episode_steps is not None:
             env = TimeLimit(env, max_episode_steps)

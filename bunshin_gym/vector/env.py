@@ -20,6 +20,7 @@ from bunshin_gym.errors import BunshinError, CallTimeout, UsageError
 from bunshin_gym.tasks import Task
 from bunshin_gym.vector.admission import Admission, Permit, shared_admission
 from bunshin_gym.vector.arguments import EnvOptions, Wrap, deal_seeds, maker, own_options, read_mask
+from bunshin_gym.vector.nursery import Nursery
 from bunshin_gym.vector.slot import Outcome, Slot, Start, StuckError
 
 __all__ = ["BunshinVectorEnv", "EnvOptions", "make_group"]
@@ -46,6 +47,7 @@ class BunshinVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
         reset_timeout_s: likewise for the making of one workspace.
         max_episode_steps: puts a `TimeLimit` around each env.
         wrap: puts other wrappers around each env; called again for an env that replaces a stuck one.
+        spares: workspaces that are made ahead, between calls, for resets to come.
         admission: who says whether there is room; None is this process's shared one.
         options: see `BunshinEnv`.
 
@@ -70,6 +72,7 @@ class BunshinVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
         reset_timeout_s: float = 120.0,
         max_episode_steps: int | None = None,
         wrap: Wrap | None = None,
+        spares: int = 0,
         admission: Admission | None = None,
         **options: Unpack[EnvOptions],
     ) -> None:
@@ -86,8 +89,10 @@ class BunshinVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
         self._starts: dict[int, Start] = {}
         self._pending: list[Future[Outcome]] | None = None
         tasks = [task] if isinstance(task, str) or not isinstance(task, Sequence) else list(task)
-        makers = [maker(tasks[i // group_size % len(tasks)], options, max_episode_steps, wrap) for i in range(num_envs)]
-        self._permit: Permit = self._admission.admit(num_envs)
+        dealt = [tasks[index // group_size % len(tasks)] for index in range(num_envs)]
+        self._nursery = Nursery(spares, self._admission)
+        makers = [maker(one, options, self._nursery, max_episode_steps, wrap) for one in dealt]
+        self._permit: Permit = self._admission.admit(num_envs + spares)
         try:
             self._slots = [Slot(index, make) for index, make in enumerate(makers)]
             self._set_spaces()
@@ -129,6 +134,7 @@ class BunshinVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
             BunshinError: a workspace cannot be made.
         """
         self._check_idle()
+        self._nursery.pause()
         options = dict(options or {})
         mask = read_mask(options.pop("reset_mask", None), self.num_envs)
         seeds = deal_seeds(seed, self.num_envs, self.group_size)
@@ -142,6 +148,7 @@ class BunshinVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
         futures = {i: self._submit_reset(i, seeds[i] if single else None, each[i] if single else None) for i in rest}
         outcomes |= self._gather(futures)
         self._permit.settle()
+        self._nursery.resume()
         infos: dict[str, Any] = {}
         for index in sorted(outcomes):
             infos = self._add_info(infos, outcomes[index].info, index)
@@ -220,6 +227,10 @@ class BunshinVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
         for slot, value in zip(self._slots, each, strict=True):
             slot.env.set_wrapper_attr(name, value)
 
+    def wait_for_spares(self) -> None:
+        """Returns when as many workspaces are ready as `spares` says, and none is left to be ended."""
+        self._nursery.wait_idle()
+
     @property
     def envs(self) -> tuple[gymnasium.Env[Any, Any], ...]:
         """The slots' envs as they are now; use them between steps only, `unwrapped.fork` for one."""
@@ -246,6 +257,8 @@ class BunshinVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
             except TimeoutError:
                 slot.abort()
             slot.worker.stop()
+        if "_nursery" in self.__dict__:
+            self._nursery.close()
         for start in self.__dict__.get("_starts", {}).values():
             start.snapshot.close()
         if "_permit" in self.__dict__:

@@ -18,6 +18,7 @@ import gymnasium
 from bunshin_gym.env_snapshot import EnvSnapshot
 from bunshin_gym.envs import BunshinEnv
 from bunshin_gym.errors import BunshinError, SnapshotLost, UsageError
+from bunshin_gym.vector.nursery import Nursery
 
 __all__ = ["LOST", "Outcome", "Seat", "Slot", "Start", "StuckError", "Worker"]
 
@@ -42,15 +43,17 @@ class Seat(gymnasium.Wrapper[Any, Any, Any, Any]):
     With a `start`, a plain reset puts a branch of it here; one with a seed or options resets the env itself.
     """
 
-    def __init__(self, env: BunshinEnv) -> None:
+    def __init__(self, env: BunshinEnv, nursery: Nursery) -> None:
         super().__init__(env)
+        self.nursery = nursery
+        env.bury = nursery.bury
         self.start: Start | None = None
         self.first: tuple[dict[str, Any], dict[str, Any]] | None = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begins an episode; remembers its first observation for a `Start`."""
         if self.start is None or seed is not None or options:
-            self.first = self.env.reset(seed=seed, options=options)
+            self.first = self._begin(seed=seed, options=options)
         else:
             self.first = self._from(self.start)
         observation, info = self.first
@@ -61,10 +64,22 @@ class Seat(gymnasium.Wrapper[Any, Any, Any, Any]):
             branch = start.snapshot.branch()
         except SnapshotLost as error:
             _log.warning("the start of %s is set up anew: %s", start.info["task"], error)
-            return self.env.reset(options={"task_seed": start.info["task_seed"]})
+            return self._begin(options={"task_seed": start.info["task_seed"]})
         gone, self.env = self.env, branch
+        branch.bury = self.nursery.bury
         gone.close()
         return start.observation, start.info
+
+    def _begin(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """A reset in a workspace that was made ahead, if one is ready."""
+        env: Any = self.env
+        spare = self.nursery.take(env)
+        if spare is not None:
+            env.hand(spare)
+        observation, info = env.reset(seed=seed, options=options)
+        return observation, info
 
     def make_start(self) -> Start:
         """Keeps the state right after a reset for others to begin from; the caller closes its snapshot."""

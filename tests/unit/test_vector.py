@@ -51,6 +51,14 @@ def make(machine: FakeMachine) -> Iterator[Callable[..., BunshinVectorEnv]]:
     pool.close()
 
 
+def wait_for(condition: Callable[[], bool]) -> None:
+    """For what announces itself to nobody."""
+    end_s = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < end_s, "it did not come about"
+        time.sleep(0.001)
+
+
 def plain(value: Any) -> Any:
     """Arrays of objects as lists: NumPy compares no dictionaries in them."""
     if isinstance(value, dict):
@@ -235,20 +243,22 @@ def test_a_group_begins_alike_and_goes_its_own_ways(make: Callable[..., BunshinV
         env.reset(seed=[1, 2, 1, 2, 2, 2])
 
 
-def test_a_group_is_set_up_once(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_is_set_up_once(
+    machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
     setups: list[int] = []
     setup = FakeTask.setup
     monkeypatch.setattr(FakeTask, "setup", lambda self, page, seed: (setups.append(seed), setup(self, page, seed))[1])
     pool = machine.pool()
     env = make_group(FakeTask(), 8, max_episode_steps=2, bases=pool)
+    request.addfinalizer(pool.close)
+    request.addfinalizer(env.close)
     for seed in range(3):
         env.reset(seed=seed)
-        assert machine.guests == 9, "eight branches and the start they can go back to"
+        wait_for(lambda: machine.guests == 9)  # eight branches and the start they can go back to
         env.step([NOOP] * 8)
         assert env.step([NOOP] * 8)[3].all(), "every member has its own TimeLimit"
     assert len(setups) == 3
-    env.close()
-    pool.close()
 
 
 def test_a_start_that_is_lost_is_set_up_anew(
@@ -368,8 +378,7 @@ def test_who_waits_comes_in_turn() -> None:
     for number in range(3):
         threads.append(threading.Thread(target=wait_and_go, args=(number,)))
         threads[-1].start()
-        while len(admission._queue) <= number:
-            time.sleep(0.001)
+        wait_for(lambda number=number: len(admission._queue) > number)  # type: ignore[misc]
     assert order == []
     held.close()
     for thread in threads:
@@ -410,3 +419,38 @@ def test_a_workspace_that_dies_while_its_group_is_set_up_is_replaced(
     machine.fail_branch = WorkspaceDied("in the midst")
     env.reset(seed=1)
     assert env.step([DONE] * 2)[1].tolist() == [1.0, 1.0]
+
+
+# ---- spares --------------------------------------------------------------------------------------
+
+
+def test_resets_take_workspaces_that_were_made_ahead(
+    make: Callable[..., BunshinVectorEnv], machine: FakeMachine
+) -> None:
+    env = make(2, spares=2, autoreset_mode="SameStep")
+    env.reset(seed=1)
+    for _ in range(3):
+        wait_for(lambda: sum(map(len, env._nursery._ready.values())) == 2 and machine.guests == 4)
+        spares = {id(guest) for ready in env._nursery._ready.values() for guest in ready}
+        assert env.step([DONE, DONE])[1].tolist() == [1.0, 1.0]
+        assert {id(slot.inner._guest) for slot in env._slots} == spares
+    same(env.reset(seed=1)[0], env.reset(seed=1)[0])
+
+
+def test_a_spare_that_died_is_replaced(make: Callable[..., BunshinVectorEnv], machine: FakeMachine) -> None:
+    env = make(1, spares=1)
+    env.reset(seed=1)
+    wait_for(lambda: bool(env._nursery._ready.get("fake.typing")))
+    env._nursery._ready["fake.typing"][0].dead = True  # type: ignore[attr-defined]
+    env.reset(seed=2)
+    assert env.step([DONE])[1].tolist() == [1.0]
+
+
+def test_spares_that_cannot_be_made_hinder_nobody(
+    make: Callable[..., BunshinVectorEnv], machine: FakeMachine, caplog: pytest.LogCaptureFixture
+) -> None:
+    env = make(1, spares=3)
+    env.reset(seed=1)
+    machine.fail_branch = ResourceError("too many processes")
+    env.reset(seed=2)
+    assert env.step([DONE])[1].tolist() == [1.0]

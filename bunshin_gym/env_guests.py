@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where an env's workspaces come from, and where they go."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Protocol, runtime_checkable
+
+from bunshin_gym.bases import BaseKey, BasePool, shared_bases
+from bunshin_gym.errors import ClosedError, SnapshotLost, WorkspaceDied
+from bunshin_gym.guest import Guest
+from bunshin_gym.tasks.base import Page, Task
+
+__all__ = ["AheadTask", "EnvGuests"]
+
+
+@runtime_checkable
+class AheadTask(Protocol):
+    """A task with something to do in a fresh workspace before its seed is known; `setup` takes it with or without."""
+
+    def ahead(self, page: Page) -> None:
+        """Does it."""
+        ...
+
+
+class EnvGuests:
+    """Mixed into an env: takes workspaces from its bases, or one that was made ahead, and gives them up."""
+
+    task: Task
+    _bases: BasePool | None
+    _base_key: BaseKey
+    _guest: Guest | None
+    _spare: Guest | None = None
+    bury: Callable[[Guest], None] | None = None
+    """Closes a workspace that is done with, if someone has taken that over; in whichever thread."""
+
+    def make_spare(self) -> Guest:
+        """A workspace for a coming episode, ready but for the seed. In any thread; the caller hands it or closes it."""
+        guest = self._branch_of_base()
+        try:
+            if isinstance(self.task, AheadTask):
+                self.task.ahead(guest)
+        except BaseException:
+            guest.close()
+            raise
+        return guest
+
+    @property
+    def workspace_id(self) -> str | None:
+        """The id of the workspace as `bunshin ps` shows it; None without an episode."""
+        workspace = getattr(self._guest, "workspace", None)
+        return None if workspace is None else str(workspace.id)
+
+    def hand(self, spare: Guest) -> None:
+        """Gives a spare for the next reset to begin in; it is the env's to close from now on."""
+        spare, self._spare = self._spare, spare  # type: ignore[assignment]
+        if spare is not None:
+            spare.close()
+
+    def _fresh_guest(self) -> Guest:
+        spare, self._spare = self._spare, None
+        return self._branch_of_base() if spare is None else spare
+
+    def _branch_of_base(self) -> Guest:
+        pool = self._bases if self._bases is not None else shared_bases()
+        base = pool.get(self._base_key)
+        try:
+            return base.branch()
+        except (WorkspaceDied, SnapshotLost):
+            pool.drop(self._base_key, base)
+            return pool.get(self._base_key).branch()
+
+    @contextlib.contextmanager
+    def _ending(self, guest: Guest) -> Iterator[None]:
+        """Closes it in the end. What was set up in a workspace that died is gone with it."""
+        try:
+            with contextlib.suppress(WorkspaceDied, ClosedError):
+                yield
+        finally:
+            if self.bury is None:
+                guest.close()
+            else:
+                self.bury(guest)
