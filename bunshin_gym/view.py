@@ -64,10 +64,10 @@ class WindowView:
 class FileView:
     """A PNG file that always holds the newest picture, for any viewer that reloads."""
 
-    def __init__(self, title: str) -> None:
+    def __init__(self, title: str, why: str) -> None:
         self._dir = tempfile.TemporaryDirectory(prefix="bunshin-view-")
         self.path = Path(self._dir.name) / "screen.png"
-        _log.warning("%s: there is no display (DISPLAY is not set); the live view is the file %s", title, self.path)
+        _log.warning("%s: %s; the live view is the file %s", title, why, self.path)
 
     def show(self, pixels: NDArray[np.uint8]) -> None:
         """Replaces the file as a whole."""
@@ -83,14 +83,12 @@ class FileView:
 def open_view(title: str) -> View:
     """Opens a window, or a file where there is no display or no Tk."""
     if not os.environ.get("DISPLAY"):
-        return FileView(title)
+        return FileView(title, "there is no display (DISPLAY is not set)")
     try:
         import tkinter
     except ImportError:
-        _log.warning("%s: no window can be opened: this Python has no tkinter", title)
-        return FileView(title)
+        return FileView(title, "no window can be opened, since this Python has no tkinter (python3-tk)")
     try:
         return WindowView(title)
     except tkinter.TclError as error:
-        _log.warning("%s: no window can be opened: %s", title, error)
-        return FileView(title)
+        return FileView(title, f"no window can be opened ({error})")
