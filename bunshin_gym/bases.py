@@ -9,6 +9,7 @@ none, and leaves its parent's alone.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import threading
 import weakref
@@ -19,8 +20,9 @@ from pathlib import Path
 from typing import Final, Self
 
 from bunshin_gym.errors import BunshinError, UsageError
-from bunshin_gym.guest import GuestBase, GuestSnapshot
+from bunshin_gym.guest import Guest, GuestBase, GuestSnapshot
 from bunshin_gym.surfaces.base import Screen
+from bunshin_gym.tasks.base import PreparedTask
 
 __all__ = ["BaseKey", "BasePool", "shared_bases"]
 
@@ -36,6 +38,7 @@ class BaseKey:
         surface: what the tool server serves.
         engine: which engine forks; None is the default one.
         memory_max_bytes: limit of each workspace; None for none.
+        task: what has set the workspace up after its boot; None for nobody.
     """
 
     home: str
@@ -44,12 +47,28 @@ class BaseKey:
     surface: str
     engine: str | None = None
     memory_max_bytes: int | None = None
+    task: PreparedTask | None = None
 
 
 @dataclass(slots=True)
 class _Slot:
     lock: threading.Lock = field(default_factory=threading.Lock)
     base: GuestBase | None = None
+
+
+class _Prepared:
+    """A state that a task has set up, as a base."""
+
+    image_digest = ""
+
+    def __init__(self, snapshot: GuestSnapshot) -> None:
+        self._snapshot = snapshot
+
+    def branch(self) -> Guest:
+        return self._snapshot.branch()
+
+    def close(self) -> None:
+        self._snapshot.close()
 
 
 class BasePool:
@@ -61,7 +80,10 @@ class BasePool:
         *,
         image_digest: Callable[[BaseKey], str] | None = None,
         load: Callable[[BaseKey, Path], GuestSnapshot] | None = None,
+        prepared_max: int = 8,
     ) -> None:
+        """Keeps at most `prepared_max` states that tasks have set up, beside all that were booted."""
+        self._prepared_max = prepared_max
         self._boot, self._load = boot, load
         self._image_digest = image_digest
         self._forget()
@@ -96,8 +118,20 @@ class BasePool:
                 self._closer = util.Finalize(None, self.close, exitpriority=50)
         with slot.lock:
             if slot.base is None:
-                slot.base = self._boot(key)
+                slot.base = self._boot(key) if key.task is None else self._prepare(key, key.task)
             return slot.base
+
+    def _prepare(self, key: BaseKey, task: PreparedTask) -> GuestBase:
+        """Lets a task set a fresh workspace up, and keeps that state; of too many the oldest is given up."""
+        with contextlib.closing(self.get(dataclasses.replace(key, task=None)).branch()) as guest:
+            task.prepare(guest)
+            snapshot = guest.snapshot()
+        with self._lock:
+            prepared = [(other, slot.base) for other, slot in self._slots.items() if other.task is not None]
+        for other, base in [entry for entry in prepared if entry[1] is not None][: -self._prepared_max + 1 or None]:
+            if base is not None:
+                self.drop(other, base)
+        return _Prepared(snapshot)
 
     def image_digest(self, key: BaseKey) -> str:
         """What a base of that key is booted from; without booting one if there is another way to know."""

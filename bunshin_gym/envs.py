@@ -23,16 +23,20 @@ from bunshin_gym.env_snapshot import STAMPS, EnvSnapshot, context_of, load_snaps
 from bunshin_gym.episode import Measured, Run
 from bunshin_gym.errors import UsageError
 from bunshin_gym.guest import Guest, Seen
-from bunshin_gym.surfaces import ActionError, BrowserSurface, Episode, Screen, Surface
+from bunshin_gym.surfaces import ActionError, BrowserSurface, DesktopSurface, Episode, Screen, Surface
 from bunshin_gym.surfaces.actions import render_call
-from bunshin_gym.tasks import Message, Task, Verdict, load_task
+from bunshin_gym.tasks import Message, PreparedTask, Task, Verdict, load_task
 from bunshin_gym.types import ToolCall, ToolEffect, WorkspaceStats
 from bunshin_gym.view import View, open_view
 
 __all__ = ["BunshinEnv"]
 
-_SURFACES: Final[Mapping[str, Surface]] = {"browser": BrowserSurface()}
-_USER_TOOLS: Final = {"send_msg_to_user": ("assistant", "text"), "report_infeasible": ("infeasible", "reason")}
+_SURFACES: Final[Mapping[str, Surface]] = {"browser": BrowserSurface(), "desktop": DesktopSurface()}
+_USER_TOOLS: Final = {
+    "send_msg_to_user": ("assistant", "text"),
+    "report_infeasible": ("infeasible", "reason"),
+    "done": ("done", "answer"),
+}
 _OPTIONS: Final = frozenset({"task_seed"})
 
 
@@ -98,6 +102,7 @@ class BunshinEnv(EnvGuests, EnvHooks, NotCopied, gymnasium.Env[dict[str, Any], s
             surface=self.task.surface,
             engine=engine,
             memory_max_bytes=memory_max_bytes,
+            task=self.task if isinstance(self.task, PreparedTask) else None,
         )
         self._guest: Guest | None = None
         self._run: Run | None = None

@@ -61,6 +61,11 @@ class WorkspaceGuest:
         with self._watched():
             return self.client.evaluate(script, arg)
 
+    @property
+    def pid(self) -> int:
+        """Process 1 of the workspace, as the host sees it."""
+        return self.workspace.pid
+
     def call(self, name: str, args: Mapping[str, Any] | None = None, *, timeout_s: float | None = None) -> Any:
         """See `Page`."""
         with self._watched():

@@ -3,5 +3,6 @@
 
 from bunshin_gym.surfaces.base import ActionError, Episode, Screen, Surface
 from bunshin_gym.surfaces.browser import BrowserSurface
+from bunshin_gym.surfaces.desktop import DesktopSurface
 
-__all__ = ["ActionError", "BrowserSurface", "Episode", "Screen", "Surface"]
+__all__ = ["ActionError", "BrowserSurface", "DesktopSurface", "Episode", "Screen", "Surface"]

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from bunshin_gym.surfaces.base import Screen
 
-__all__ = ["Message", "Page", "Setup", "Task", "Verdict"]
+__all__ = ["Message", "Page", "PreparedTask", "Setup", "Task", "Verdict"]
 
 
 class Page(Protocol):
@@ -28,6 +28,14 @@ class Page(Protocol):
 
         Raises:
             ToolError: it threw, or there is no page.
+        """
+        ...
+
+    def call(self, name: str, args: Mapping[str, Any] | None = None, *, timeout_s: float | None = None) -> Any:
+        """Calls one of the tool server's functions.
+
+        Raises:
+            ToolError: it failed; the message has its words.
         """
         ...
 
@@ -122,4 +130,16 @@ class Task(Protocol):
 
     def teardown(self, page: Page, state: Mapping[str, Any]) -> None:
         """Undoes what setup did outside the workspace; the workspace itself is thrown away."""
+        ...
+
+
+@runtime_checkable
+class PreparedTask(Task, Protocol):
+    """A task whose setting up is the same every time and takes long: it is done once, and episodes fork the result.
+
+    Its `setup` is called on such a fork. Equal tasks have to compare equal, and hash.
+    """
+
+    def prepare(self, page: Page) -> None:
+        """Makes a fresh workspace ready; whatever it leaves open to the outside must be closed when it returns."""
         ...

@@ -57,14 +57,20 @@ class Server:
     async def _start_surface(self, surface: str) -> None:
         if surface == "":
             return
-        if surface != "browser":
-            raise ValueError(f"BUNSHIN_SURFACE={surface!r}: this server knows 'browser'")
-        from .desktop import Desktop, parse_screen_size
-        from .surface import BrowserSurface
+        if surface == "browser":
+            from .desktop import Desktop, parse_screen_size
+            from .surface import BrowserSurface
 
-        size = parse_screen_size(os.environ.get("BUNSHIN_SCREEN", "1280x720"))
-        self._desktop = Desktop(display=0, size=size, openbox_config=_OPENBOX_CONFIG)
-        self._surface = BrowserSurface(self._desktop, self.registry)
+            size = parse_screen_size(os.environ.get("BUNSHIN_SCREEN", "1280x720"))
+            self._desktop = Desktop(display=0, size=size, openbox_config=_OPENBOX_CONFIG)
+            self._surface = BrowserSurface(self._desktop, self.registry)
+        elif surface == "desktop":
+            from .desktop_surface import DesktopSurface
+
+            self._surface = DesktopSurface(self.registry, openbox_config=_OPENBOX_CONFIG)
+            self._desktop = self._surface.desktop
+        else:
+            raise ValueError(f"BUNSHIN_SURFACE={surface!r}: this server knows 'browser' and 'desktop'")
         await self._surface.start()
         self._watcher = asyncio.create_task(self._watch_desktop())
 

@@ -7,10 +7,11 @@ import asyncio
 import contextlib
 import os
 import re
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Desktop", "ScreenSize", "parse_screen_size"]
+__all__ = ["Desktop", "ScreenSize", "parse_screen_size", "read_word"]
 
 _LOGS = Path("/var/log/bunshin")
 _START_TIMEOUT_S = 60.0
@@ -43,8 +44,17 @@ def parse_screen_size(text: str) -> ScreenSize:
 class Desktop:
     """Runs Xvfb and openbox for as long as the server lives."""
 
-    def __init__(self, *, display: int, size: ScreenSize, openbox_config: str) -> None:
+    def __init__(
+        self,
+        *,
+        display: int,
+        size: ScreenSize,
+        openbox_config: str,
+        spawn: Callable[[Sequence[str], str], Awaitable[object]] | None = None,
+    ) -> None:
+        """`spawn` starts the window manager, given its command line and the name of its log: as a user, say."""
         self.size = size
+        self._spawn = spawn or _spawn
         self._display = display
         self._openbox_config = openbox_config
         self._x_server: asyncio.subprocess.Process | None = None
@@ -84,35 +94,32 @@ class Desktop:
                 )
         finally:
             os.close(theirs)
-        await _read_word(ready, "Xvfb")
+        await read_word(ready, "Xvfb")
 
     async def _start_window_manager(self) -> None:
         """Openbox runs its startup command when it manages windows: that opens the fifo for us."""
         fifo = Path("/run/bunshin/window-manager.ready")
         fifo.unlink(missing_ok=True)
         os.mkfifo(fifo)
+        fifo.chmod(0o666)  # the window manager may be a user's
         ready = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         # Keeps the fifo from reporting its end before the first writer has come.
         held = os.open(fifo, os.O_WRONLY | os.O_CLOEXEC)
         try:
-            with (_LOGS / "openbox.log").open("ab") as out:
-                await asyncio.create_subprocess_exec(
-                    "openbox",
-                    "--config-file",
-                    self._openbox_config,
-                    "--startup",
-                    f"/bin/sh -c 'echo ready > {fifo}'",
-                    stdin=asyncio.subprocess.DEVNULL,
-                    stdout=out,
-                    stderr=out,
-                )
-            await _read_word(ready, "openbox")
+            startup = f"/bin/sh -c 'echo ready > {fifo}'"
+            await self._spawn(["openbox", "--config-file", self._openbox_config, "--startup", startup], "openbox")
+            await read_word(ready, "openbox")
         finally:
             os.close(held)
             fifo.unlink()
 
 
-async def _read_word(descriptor: int, who: str) -> None:
+async def _spawn(argv: Sequence[str], log: str) -> None:
+    with (_LOGS / f"{log}.log").open("ab") as out:
+        await asyncio.create_subprocess_exec(*argv, stdin=asyncio.subprocess.DEVNULL, stdout=out, stderr=out)
+
+
+async def read_word(descriptor: int, who: str) -> None:
     """Waits until a line is written to a pipe, and closes it; not before, or its writer would break."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[None] = loop.create_future()

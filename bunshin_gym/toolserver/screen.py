@@ -22,8 +22,8 @@ class Screen:
     that the kernel has to find anew for every picture.
     """
 
-    def __init__(self) -> None:
-        self._grabber = MSS(backend="xgetimage")
+    def __init__(self, *, with_cursor: bool = False) -> None:
+        self._grabber = MSS(backend="xgetimage", with_cursor=with_cursor)
         area = self._grabber.monitors[0]
         self._width, self._height = area["width"], area["height"]
         self._rows = max(1, _STRIP_BYTES // (self._width * _PIXEL_BYTES))

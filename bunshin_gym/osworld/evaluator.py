@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""OSWorld's own code, in an environment of its own and in processes of their own, which serve one request at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from bunshin_gym.errors import BunshinError
+from bunshin_gym.osworld.collection import Collection
+from bunshin_gym.osworld.definition import Definition
+from bunshin_gym.osworld.endpoint import Endpoint, Machine
+from bunshin_gym.paths import home_path
+
+__all__ = ["Evaluator", "OSWorldError", "shared_evaluator"]
+
+_HERE: Final = Path(__file__).resolve().parent
+_REQUIREMENTS: Final = _HERE / "requirements.txt"
+_WORKER: Final = _HERE / "worker.py"
+_PASSWORD: Final = "password"
+_LOG_BYTES: Final = 4000
+
+
+class OSWorldError(BunshinError):
+    """OSWorld's own set-up or evaluation failed; the message has its words."""
+
+
+class Evaluator:
+    """Workers of the evaluation environment; any number of threads may ask at once."""
+
+    def __init__(self, home: Path) -> None:
+        self._folder = home / "osworld" / f"python-{_digest()}"
+        self._idle: list[_Worker] = []
+        self._lock = threading.Lock()
+        os.register_at_fork(after_in_child=self._forget)
+
+    def install(self) -> Path:
+        """Makes the environment if it is not there yet; returns its Python. Takes a minute, and the network.
+
+        Raises:
+            OSWorldError: pip failed; the message has its last words.
+        """
+        python = self._folder / "bin" / "python"
+        if (self._folder / "complete").exists():
+            return python
+        self._folder.parent.mkdir(parents=True, exist_ok=True)
+        with open(self._folder.with_suffix(".lock"), "a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not (self._folder / "complete").exists():
+                shutil.rmtree(self._folder, ignore_errors=True)
+                _run([sys.executable, "-m", "venv", str(self._folder)])
+                quiet = ["--quiet", "--disable-pip-version-check", "--no-deps"]
+                _run([str(python), "-m", "pip", "install", *quiet, "-r", str(_REQUIREMENTS)])
+                (self._folder / "complete").touch()
+        return python
+
+    def set_up(self, machine: Machine, tasks: Collection, task: Definition, screen: tuple[int, int]) -> None:
+        """Runs the task's `config` by OSWorld's own controller.
+
+        Raises:
+            OSWorldError: a step failed.
+        """
+        self._ask(machine, tasks, task, {"op": "setup", "screen": screen})
+
+    def evaluate(
+        self,
+        machine: Machine,
+        tasks: Collection,
+        task: Definition,
+        screen: tuple[int, int],
+        history: Sequence[str] = (),
+    ) -> float:
+        """Runs the task's `postconfig`, its getters and its metrics; returns the score.
+
+        Args:
+            history: the agent's actions; all that counts is whether the last is `FAIL`.
+
+        Raises:
+            OSWorldError: they broke, which is no verdict.
+        """
+        request = {"op": "evaluate", "screen": screen, "history": list(history)}
+        return float(self._ask(machine, tasks, task, request))
+
+    def close(self) -> None:
+        """Ends the workers; the next request starts others. Idempotent."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for worker in idle:
+            worker.close()
+
+    def _ask(self, machine: Machine, tasks: Collection, task: Definition, request: Mapping[str, Any]) -> Any:
+        with tempfile.TemporaryDirectory(prefix="bunshin-osworld-") as cache, Endpoint(machine) as endpoint:
+            folder = Path(cache) / task.id
+            folder.mkdir()
+            tasks.fill_cache(task, folder)
+            ports = {"server": endpoint.port, "chromium": endpoint.chromium_port, "vlc": endpoint.vlc_port}
+            whole = {**request, "task": dict(task.raw), "ports": ports, "cache": cache, "password": _PASSWORD}
+            with self._worker(tasks.root) as worker:
+                return worker.ask(whole, task.id)
+
+    @contextlib.contextmanager
+    def _worker(self, source: Path) -> Iterator[_Worker]:
+        """An idle worker, or another; one that broke is not used again."""
+        own = source if (source / "desktop_env").is_dir() else None
+        with self._lock:
+            found = next((worker for worker in self._idle if worker.source == own), None)
+            if found is not None:
+                self._idle.remove(found)
+        worker = found or _Worker(self.install(), own)
+        try:
+            yield worker
+        except BaseException:
+            if not worker.alive:
+                worker.close()
+                raise
+            with self._lock:
+                self._idle.append(worker)
+            raise
+        with self._lock:
+            self._idle.append(worker)
+
+    def _forget(self) -> None:
+        """In a forked child: the workers are the parent's."""
+        self._lock = threading.Lock()
+        self._idle = []
+
+
+class _Worker:
+    """One process of the evaluation environment."""
+
+    def __init__(self, python: Path, source: Path | None) -> None:
+        self.source = source
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed in close()
+        self._folder = tempfile.TemporaryDirectory(prefix="bunshin-osworld-")
+        self._process = subprocess.Popen(
+            [str(python), str(_WORKER)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+            bufsize=1,
+            cwd=self._folder.name,
+            env={**_clean_env(), **({"PYTHONPATH": str(source)} if source else {})},
+        )
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can be asked again."""
+        return self._process.poll() is None
+
+    def ask(self, request: Mapping[str, Any], what: str) -> Any:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._log.seek(0)
+        self._log.truncate()
+        try:
+            self._process.stdin.write(json.dumps(request) + "\n")
+            line = self._process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        except BaseException:
+            self._process.kill()  # its answer would be taken for the next one's
+            raise
+        if not line:
+            raise OSWorldError(f"{what}: OSWorld's code ended by itself:\n{self._words()}")
+        reply = json.loads(line)
+        if not reply["ok"]:
+            raise OSWorldError(f"{what}: {reply['error']}\n{self._words()}")
+        return reply["value"]
+
+    def _words(self) -> str:
+        """The end of what it wrote."""
+        size = os.fstat(self._log.fileno()).st_size
+        return os.pread(self._log.fileno(), _LOG_BYTES, max(0, size - _LOG_BYTES)).decode(errors="replace")
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+        self._log.close()
+        self._folder.cleanup()
+
+
+def _digest() -> str:
+    version = f"{sys.version_info.major}.{sys.version_info.minor}\n".encode()
+    return hashlib.sha256(version + _REQUIREMENTS.read_bytes()).hexdigest()[:12]
+
+
+def _clean_env() -> dict[str, str]:
+    """Ours without what would bring our own packages, a proxy for the loopback, or a virtual environment in."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    return {**env, "NO_PROXY": "127.0.0.1,localhost", "no_proxy": "127.0.0.1,localhost"}
+
+
+def _run(argv: Sequence[str]) -> None:
+    done = subprocess.run(argv, capture_output=True, text=True, env=_clean_env(), check=False)
+    if done.returncode != 0:
+        raise OSWorldError(f"{' '.join(argv[:4])} ...: {done.stderr.strip()[-_LOG_BYTES:]}")
+
+
+_shared: Evaluator | None = None
+_shared_lock: Final = threading.Lock()
+
+
+def shared_evaluator() -> Evaluator:
+    """This process's evaluator, ended with it."""
+    global _shared
+    with _shared_lock:
+        if _shared is None:
+            import atexit
+
+            _shared = Evaluator(home_path())
+            atexit.register(_shared.close)
+        return _shared
