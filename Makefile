@@ -16,7 +16,7 @@ demo: setup ## solve a web task in real Chromium, fork it into four branches, sa
 	$(BIN)/bunshin demo --output demo.png
 
 .PHONY: test
-test: setup ## every test: fast ones first
+test: setup frameworks ## every test: fast ones first
 	BUNSHIN_MUST_WORK=1 tests/run
 
 .PHONY: setup
@@ -39,6 +39,19 @@ $(VENV)/.installed: $(VENV)/bin/python pyproject.toml setup.py bunshin_gym/_buil
 		$(shell find csrc -name '*.[ch]')
 	@echo "== python packages and the C core"
 	$(BIN)/pip install -q -e '.[dev]'
+	@touch $@
+
+# Plain `torch` would come with CUDA, several gigabytes of it. Where the index has no CPU build, PyTorch's own has.
+TORCH := torch==2.13.0+cpu
+.PHONY: frameworks
+frameworks: venv $(VENV)/.frameworks ## torch (CPU) and the RL frameworks that the examples use
+$(VENV)/.frameworks: pyproject.toml
+	@echo "== torch and RL frameworks"
+	$(BIN)/pip install -q --no-compile '$(TORCH)' || \
+		$(BIN)/pip install -q --no-compile '$(TORCH)' --index-url https://download.pytorch.org/whl/cpu
+	$(BIN)/python -c 'import tomllib; extras = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]; \
+		print(*(line for name in ("ray", "sb3", "torchrl", "trl") for line in extras[name]), sep="\n")' > $(VENV)/frameworks.txt
+	$(BIN)/pip install -q --no-compile '$(TORCH)' -r $(VENV)/frameworks.txt
 	@touch $@
 
 .PHONY: core

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).resolve().parent
-PRIVILEGED = ("core", "envs", "images")
+PRIVILEGED = ("core", "envs", "examples", "images")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -12,14 +12,15 @@ from typing import Any, Final
 from bunshin_gym.surfaces.base import ActionError
 from bunshin_gym.types import ToolCall, ToolEffect
 
-__all__ = ["REQUIRED", "Param", "Tool", "parse_actions", "render_call"]
+__all__ = ["MODIFIERS", "REQUIRED", "Param", "Tool", "parse_actions", "render_call"]
 
 REQUIRED: Final = object()
 """Default of a parameter that has none."""
 
 _CALLS_MAX: Final = 64
 _TEXT_MAX: Final = 1 << 20
-_MODIFIERS: Final = ("Alt", "Control", "ControlOrMeta", "Meta", "Shift")
+MODIFIERS: Final = ("Alt", "Control", "ControlOrMeta", "Meta", "Shift")
+"""Keys that can be held during a click."""
 
 
 def _text(value: object) -> str:
@@ -65,8 +66,8 @@ def _button(value: object) -> str:
 
 
 def _modifiers(value: object) -> list[str]:
-    if not isinstance(value, list | tuple) or any(item not in _MODIFIERS for item in value):
-        raise TypeError(f"a list of {', '.join(_MODIFIERS)}")
+    if not isinstance(value, list | tuple) or any(item not in MODIFIERS for item in value):
+        raise TypeError(f"a list of {', '.join(MODIFIERS)}")
     return list(value)
 
 
@@ -80,7 +81,7 @@ _READERS: Final[Mapping[str, Callable[[object], Any]]] = {
     "modifiers": _modifiers,
 }
 
-_KIND_TEXTS: Final = {"button": "'left' | 'middle' | 'right'", "modifiers": f"list of {' | '.join(_MODIFIERS)}"}
+_KIND_TEXTS: Final = {"button": "'left' | 'middle' | 'right'", "modifiers": f"list of {' | '.join(MODIFIERS)}"}
 
 
 @dataclass(frozen=True, slots=True)

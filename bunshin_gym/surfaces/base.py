@@ -5,11 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gymnasium import spaces
 
 from bunshin_gym.types import ToolCall, ToolEffect
+
+if TYPE_CHECKING:
+    from bunshin_gym.surfaces.actions import Tool
 
 __all__ = ["ActionError", "Episode", "Screen", "Surface"]
 
@@ -54,6 +57,11 @@ class Surface(Protocol):
     @property
     def effects(self) -> Mapping[str, ToolEffect]:
         """Every tool's name, and what running it again means."""
+        ...
+
+    @property
+    def tools(self) -> Mapping[str, Tool]:
+        """Every tool by its name; `surfaces.schema` makes JSON Schema of them."""
         ...
 
     def describe(self) -> str:

@@ -129,6 +129,7 @@ class BrowserSurface:
     """Implements `Surface` for pages in a browser."""
 
     name: Final = "browser"
+    tools: Final[Mapping[str, Tool]] = BROWSER_TOOLS
     effects: Final[Mapping[str, ToolEffect]] = MappingProxyType(
         {name: tool.effect for name, tool in BROWSER_TOOLS.items()}
     )

@@ -89,6 +89,7 @@ class DesktopSurface:
     """
 
     name: Final = "desktop"
+    tools: Final[Mapping[str, Tool]] = DESKTOP_TOOLS
     effects: Final[Mapping[str, ToolEffect]] = MappingProxyType(
         {name: tool.effect for name, tool in DESKTOP_TOOLS.items()}
     )

@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, Final, Unpack
+from typing import Any, Final, NoReturn, Unpack
 
 import gymnasium
 import numpy as np
@@ -263,6 +263,12 @@ class BunshinVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
             start.snapshot.close()
         if "_permit" in self.__dict__:
             self._permit.close()
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise UsageError(
+            "live workspaces can be neither copied nor pickled; build the vector env in the process that uses it, "
+            "or fork its envs: envs[0].unwrapped.fork(n)"
+        )
 
     # ---- inside ---------------------------------------------------------------------------------
 

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The examples, imported as they are, on real workspaces."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from support import need
+
+from bunshin_gym.errors import ImageError
+from bunshin_gym.images import ImageStore
+from bunshin_gym.paths import criu_path
+from bunshin_gym.records import list_snapshots, list_workspaces
+
+
+def image_is_built() -> bool:
+    try:
+        ImageStore().get("browser")
+    except ImageError:
+        return False
+    return True
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _machine() -> Iterator[None]:
+    """Checks what is needed; in the end this process may have nothing left."""
+    need(os.geteuid() == 0, "root is needed")
+    need(criu_path().exists(), "our CRIU is not built: make criu")
+    need(image_is_built(), "the image `browser` is not built: make image")
+    from bunshin_gym.bases import shared_bases
+
+    yield
+    shared_bases().close()
+    records = [*list_workspaces(), *list_snapshots()]
+    assert [f"{record.kind} {record.id}" for record in records if record.owner_pid == os.getpid()] == []
