@@ -65,6 +65,10 @@ class EnvSnapshot:
         """The same, confined from the start: its making yields to others too."""
         return self._branch(confined=True)
 
+    def hurry(self) -> None:
+        """Somebody waits for the confined branches that are being made: they yield no more."""
+        self._guest.hurry()
+
     def persist(self, path: Path) -> None:
         """Writes it under `path`, which does not exist; returns once all of it is on the disk.
 

@@ -104,6 +104,10 @@ class GuestSnapshot(Protocol):
         """Makes a guest in this state, confined already if wanted; from several threads at once if wanted."""
         ...
 
+    def hurry(self) -> None:
+        """Gives confined guests that are being made, in other threads, what `confined` took from them."""
+        ...
+
     def persist(self, path: Path) -> None:
         """Writes it under `path`, which does not exist; returns once all of it is on the disk."""
         ...

@@ -425,6 +425,10 @@ class NativeSnapshot(_Handle):
         self._call(lib.bsh_snapshot_branch_weighed, text, cpu_weight, io_weight, pointer, stats)
         return NativeWorkspace(pointer[0], self._owner), _fork_stats(stats)
 
+    def hurry(self) -> None:
+        """Gives branches that are being made the weights that their source was started with."""
+        self._call(lib.bsh_snapshot_hurry)
+
     def save(self, folder: Path) -> None:
         """Writes it into an empty directory, and that to the disk."""
         self._call(lib.bsh_snapshot_save, _text(str(folder), "path"))

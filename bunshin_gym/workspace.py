@@ -430,6 +430,10 @@ class Snapshot:
         workspace._branch_stats = stats
         return workspace
 
+    def hurry(self) -> None:
+        """Somebody waits now: branches that are being made, in other threads, get the weights of their source."""
+        self._native.hurry()
+
     def spawn(self, n: int) -> list[Workspace]:
         """Makes n branches at the same time: all of them, or none and the first error."""
         if n < 1:

@@ -195,6 +195,10 @@ class WorkspaceBase:
         (guest,) = _guests(workspaces, socket=self._socket, engine=self._engine, stats=self.snapshot.stats)
         return guest
 
+    def hurry(self) -> None:
+        """See `GuestSnapshot`."""
+        self.snapshot.hurry()
+
     def persist(self, path: Path) -> None:
         """See `GuestSnapshot`."""
         path.mkdir()

@@ -100,6 +100,37 @@ struct manner {
 	unsigned int io_weight;
 };
 
+static void begin_making(struct bsh_snapshot *snap, struct bsh_workspace *ws)
+{
+	pthread_mutex_lock(&snap->lock);
+	ws->next_making = snap->making;
+	snap->making = ws;
+	pthread_mutex_unlock(&snap->lock);
+}
+
+static void end_making(struct bsh_snapshot *snap, const struct bsh_workspace *ws)
+{
+	struct bsh_workspace **link = &snap->making;
+
+	pthread_mutex_lock(&snap->lock);
+	while (*link && *link != ws)
+		link = &(*link)->next_making;
+	if (*link)
+		*link = ws->next_making;
+	pthread_mutex_unlock(&snap->lock);
+}
+
+int bsh_snapshot_hurry(struct bsh_snapshot *snap, struct bsh_error *err)
+{
+	int rc = 0;
+
+	pthread_mutex_lock(&snap->lock);
+	for (struct bsh_workspace *ws = snap->making; ws && rc == 0; ws = ws->next_making)
+		rc = bsh_workspace_weigh_own(ws, err);
+	pthread_mutex_unlock(&snap->lock);
+	return rc < 0 ? bsh_context(err, rc, "hurry the branches of snapshot %s", snap->record.id) : 0;
+}
+
 static int branch_steps(struct bsh_snapshot *snap, const struct manner *manner, struct bsh_trace *trace,
 	struct bsh_carried *carried, struct bsh_workspace **ret_ws, struct bsh_error *err)
 {
@@ -113,8 +144,11 @@ static int branch_steps(struct bsh_snapshot *snap, const struct manner *manner, 
 	if (rc < 0)
 		return rc;
 	rc = bsh_workspace_weigh_locked(ws, manner->cpu_weight, manner->io_weight, err);
-	if (rc == 0)
+	if (rc == 0) {
+		begin_making(snap, ws);
 		rc = run_engine(snap, ws, trace, carried, &pidfd, err);
+		end_making(snap, ws);
+	}
 	if (rc < 0) {
 		bsh_workspace_free(ws);
 		/* Not adopted, its init is still a child of this process. */

@@ -35,7 +35,8 @@ struct bsh_snapshot {
 	struct bsh_affinity affinity;
 	pthread_mutex_t lock; /* of what follows */
 	pthread_cond_t idle;
-	unsigned int branching; /* branches in the making; a drop waits for them */
+	unsigned int branching;	      /* branches in the making; a drop waits for them */
+	struct bsh_workspace *making; /* those of them that were weighed, linked by next_making */
 	bool dropped;
 };
 

@@ -22,6 +22,11 @@ int bsh_workspace_weigh_locked(
 	return bsh_cgroup_weigh(ws->core->features, name, cpu_weight, io_weight, err);
 }
 
+int bsh_workspace_weigh_own(struct bsh_workspace *ws, struct bsh_error *err)
+{
+	return bsh_workspace_weigh_locked(ws, ws->record.cpu_weight ? ws->record.cpu_weight : 100, 100, err);
+}
+
 int bsh_workspace_weigh(
 	struct bsh_workspace *ws, unsigned int cpu_weight, unsigned int io_weight, struct bsh_error *err)
 {

@@ -55,6 +55,7 @@ struct bsh_workspace {
 		*layer_index; /* of upper at its last snapshot; NULL: none (layer.h), freed with the handle */
 	void *origin;	      /* what the engine keeps of the snapshot it came from; given back at the stop */
 	void (*origin_release)(void *origin);
+	struct bsh_workspace *next_making; /* see struct bsh_snapshot, whose lock guards it */
 };
 
 /* Directory, record, cgroups, namespaces with the overlay mounted; no process yet. record gives all but id and owner.
@@ -76,8 +77,11 @@ int bsh_cgroup_reap(const struct bsh_features *features, const char *name, unsig
 int bsh_killed_wait(pid_t pid, int pidfd);
 /* Kills all in a workspace's cgroup; returns once its init has ended, whose owner may have died before it knew it. */
 int bsh_processes_end(const struct bsh_cgroup *cgroup, unsigned int *ret_killed, struct bsh_error *err);
-/* As bsh_workspace_weigh, for those that hold ws->lock or have ws for themselves; also before anything runs in it. */
+/* As bsh_workspace_weigh, but 0 leaves a weight as it is; for those that hold ws->lock or have ws for themselves; also
+ * before anything runs in it. */
 int bsh_workspace_weigh_locked(
 	struct bsh_workspace *ws, unsigned int cpu_weight, unsigned int io_weight, struct bsh_error *err);
+/* The weights that it was started with; likewise. */
+int bsh_workspace_weigh_own(struct bsh_workspace *ws, struct bsh_error *err);
 /* -ESRCH with a message when init has ended; for those that hold ws->lock. */
 int bsh_workspace_check_alive(struct bsh_workspace *ws, struct bsh_error *err);

@@ -81,6 +81,7 @@ class Attempt:
         self._context_id = -1
         self._cursor: Node | None = None
         self._state: Literal["new", "open", "closed"] = "new"
+        self._answered_ns = self._tree.clock()
 
     @property
     def cursor(self) -> Node | None:
@@ -116,7 +117,8 @@ class Attempt:
                 step = replace(step, result=self._cache.stamps.unstored(step.result, None))
         self._state = "open"
         spent, self._live.spent = self._live.spent, Spent()
-        return replace(step, wall_ns=self._tree.clock() - begun_ns, spent=spent)
+        self._answered_ns = self._tree.clock()
+        return replace(step, wall_ns=self._answered_ns - begun_ns, spent=spent)
 
     def step(self, call: ToolCall, *, call_id: str | None = None, action: str | None = None) -> CachedStep:
         """One tool call.
@@ -132,11 +134,13 @@ class Attempt:
         """
         self._check_open()
         begun_ns = self._tree.clock()
+        self._tree.thinking.add(begun_ns - self._answered_ns)
         step = self._step(call, call_id, action)
         if step.source not in ("hit", "waited"):
             step = replace(step, result=self._cache.stamps.unstored(step.result, action))
         spent, self._live.spent = self._live.spent, Spent()
-        return replace(step, wall_ns=self._tree.clock() - begun_ns, spent=spent)
+        self._answered_ns = self._tree.clock()
+        return replace(step, wall_ns=self._answered_ns - begun_ns, spent=spent)
 
     def known(self, call: ToolCall) -> bool:
         """Whether `step` would run nothing for this call now."""
@@ -224,12 +228,16 @@ class Attempt:
         if known is not None and step is not None and self._cache.due(known[0]):
             return self._audit(step, known[0])
         if known is not None:
-            return self._hit(*known, step, "hit")
+            hit = self._hit(*known, step, "hit")
+            self._live.foresee(known[0])
+            return hit
         claim = self._tree.claim(digest, wait=self._cache.policy.single_flight == "wait")
         try:
             known = self._known(digest)
             if known is not None:
-                return self._hit(*known, step, "waited")
+                waited = self._hit(*known, step, "waited")
+                self._live.foresee(known[0])
+                return waited
             done = self._run(digest, step, mend=self._tree.find(digest) is not None)
         finally:
             if claim is not None:

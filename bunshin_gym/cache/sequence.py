@@ -43,6 +43,8 @@ class CachePolicy:
         snapshot_share: time that attempts wait for snapshots, as a share of the time spent on boots and calls.
         snapshots: `between_steps` takes them while the agent thinks, and its next step waits for what is left
             to do; `at_once` before the step returns.
+        ahead: while the agent thinks at a known node, a workspace is made in its state if at least this share of
+            attempts leaves the tree there; it takes processor time that nobody else wants. 0 for never.
         unknown: what a tool is taken for that was not declared.
     """
 
@@ -54,10 +56,11 @@ class CachePolicy:
     single_flight: Literal["wait", "go_on"] = "wait"
     snapshot_share: float = 0.025
     snapshots: Literal["between_steps", "at_once"] = "between_steps"
+    ahead: float = 0.2
     unknown: ToolEffect = "external"
 
     def __post_init__(self) -> None:
-        for name in ("reuse_stochastic", "audit", "snapshot_share"):
+        for name in ("reuse_stochastic", "audit", "snapshot_share", "ahead"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UsageError(f"{name} is {getattr(self, name)}; it must be between 0 and 1")
         for name in ("samples_max", "fresh_every", "quarantine_after"):

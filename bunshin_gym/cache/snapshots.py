@@ -9,7 +9,15 @@ from typing import Any, Protocol, runtime_checkable
 
 from bunshin_gym.types import Forkable
 
-__all__ = ["DurableHandle", "ForkSnapshot", "Loader", "SnapshotHandle", "Snapshotting", "take_snapshot"]
+__all__ = [
+    "DurableHandle",
+    "ForkSnapshot",
+    "Loader",
+    "PatientHandle",
+    "SnapshotHandle",
+    "Snapshotting",
+    "take_snapshot",
+]
 
 
 @runtime_checkable
@@ -36,6 +44,19 @@ class DurableHandle(SnapshotHandle, Protocol):
 
     def persist(self, path: Path) -> None:
         """Writes the whole state under `path`, which does not exist yet; returns once it is all there."""
+        ...
+
+
+@runtime_checkable
+class PatientHandle(SnapshotHandle, Protocol):
+    """A snapshot whose branches can be made at leisure."""
+
+    def branch_confined(self) -> Forkable:
+        """A workspace that yields to all others, already while it is made."""
+        ...
+
+    def hurry(self) -> None:
+        """Workspaces that are being made, in other threads, yield no more."""
         ...
 
 

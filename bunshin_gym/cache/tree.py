@@ -14,11 +14,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, Self
+from typing import Final, Self
 
 from bunshin_gym import faults
+from bunshin_gym.cache.materialise import Booted, Materialised, Materialiser
+from bunshin_gym.cache.pace import Pace
 from bunshin_gym.cache.snapshots import Loader, take_snapshot
 from bunshin_gym.cache.store import codec
 from bunshin_gym.cache.store.blobs import BlobStore
@@ -28,8 +29,7 @@ from bunshin_gym.cache.store.ledger import Ledger
 from bunshin_gym.cache.store.locks import HeldLock, NamedLocks
 from bunshin_gym.cache.store.pending import Pending
 from bunshin_gym.cache.tiers import Budgets, SnapshotKeeper
-from bunshin_gym.cache.worth import UNREACHABLE_NS, Credit
-from bunshin_gym.errors import BunshinError, ReplayDiverged
+from bunshin_gym.cache.worth import Credit, Estimate
 from bunshin_gym.types import Forkable, ToolResult
 
 __all__ = ["Booted", "Materialised", "SnapshotTree"]
@@ -37,37 +37,6 @@ __all__ = ["Booted", "Materialised", "SnapshotTree"]
 _log = logging.getLogger(__name__)
 _FLUSH_AFTER: Final = 256
 _STORING: Final = b"storing"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Booted:
-    """A workspace at a context's start, and what it showed first."""
-
-    live: Forkable
-    result: ToolResult
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Materialised:
-    """A workspace in the state of a node.
-
-    Attributes:
-        origin: where it came from.
-        replayed: how many calls were run to get from there to the node.
-        wall_ns: how long all of it took.
-    """
-
-    live: Forkable
-    origin: Literal["boot", "memory", "disk", "live"]
-    replayed: int
-    wall_ns: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Start:
-    position: int
-    cost_ns: int
-    origin: Literal["boot", "memory", "disk", "live"]
 
 
 class SnapshotTree:
@@ -107,10 +76,13 @@ class SnapshotTree:
         self.keeper = SnapshotKeeper(
             snapshots, self.index, self.ledger, self.locks, budgets=self.budgets, load=load, clock=clock
         )
+        self._materialiser = Materialiser(self.index, self.keeper, clock)
         self.credit = Credit()
+        self.thinking = Estimate(0.0)
         self._asked: Counter[int] = Counter()
         self._asked_lock = threading.Lock()
         self._pending = Pending()
+        self.spare_cores = threading.BoundedSemaphore(len(os.sched_getaffinity(0)))
         self._closed = False
 
     # -- results
@@ -237,101 +209,18 @@ class SnapshotTree:
         replay: Callable[[Forkable, Node], None],
         check_boot: Callable[[Booted, Node], None],
         behind: tuple[Forkable, Node] | None = None,
+        pace: Pace | None = None,
     ) -> Materialised:
-        """Makes a workspace in the node's state the cheapest way there is, and the next one if that fails.
+        """A workspace in the node's state; see `Materialiser.materialise`."""
+        return self._materialiser.materialise(
+            node, boot=boot, replay=replay, check_boot=check_boot, behind=behind, pace=pace
+        )
 
-        Args:
-            boot: makes a workspace at the start.
-            replay: runs a node's call in a workspace and checks that it brings what it brought before.
-            check_boot: likewise for the start.
-            behind: a workspace of the caller's and the node it stands at; used if that node is on
-                the way and nothing is cheaper. It is the caller's to close unless it is returned.
-
-        Raises:
-            ReplayDiverged: no way leads there any more.
-            BunshinError: no workspace can be made.
-        """
-        begun_ns = self.clock()
-        path = self.index.path(node)
-        failure: BunshinError | None = None
-        for start in self._ways(path, behind):
-            try:
-                live = self._start(start, path, boot, check_boot, behind)
-                if live is None:
-                    continue
-                self._replay(live, path[start.position + 1 :], replay, mine=start.origin != "live")
-            except ReplayDiverged as error:
-                _log.warning("rebuilding node %s from %s failed: %s", node.digest.hex(), start.origin, error)
-                failure = error
-                continue
-            replayed = len(path) - 1 - start.position
-            return Materialised(live=live, origin=start.origin, replayed=replayed, wall_ns=self.clock() - begun_ns)
-        if failure is not None:
-            raise failure
-        raise ReplayDiverged(f"node {node.digest.hex()} lies behind a call that cannot be run again, and no snapshot")
-
-    def _ways(self, path: list[Node], behind: tuple[Forkable, Node] | None) -> list[_Start]:
-        """Starts on the path, cheapest first."""
-        run_ns = [0] * len(path)  # from each node to the end of the path
-        for i in range(len(path) - 2, -1, -1):
-            after = path[i + 1]
-            run_ns[i] = run_ns[i + 1] + (after.wall_ns if after.effect == "deterministic" else UNREACHABLE_NS)
-        tiers = self.keeper.tiers(path)
-        costs = self.keeper.starts(tiers)
-        starts = [
-            _Start(i, costs[node.id] + run_ns[i], tiers[node.id]) for i, node in enumerate(path) if node.id in tiers
-        ]
-        starts.append(_Start(0, path[0].wall_ns + run_ns[0], "boot"))
-        if behind is not None:
-            starts += [_Start(i, run_ns[i], "live") for i, node in enumerate(path) if node.id == behind[1].id]
-        return sorted((s for s in starts if s.cost_ns < UNREACHABLE_NS), key=lambda start: start.cost_ns)
-
-    def _start(
-        self,
-        start: _Start,
-        path: list[Node],
-        boot: Callable[[], Booted],
-        check_boot: Callable[[Booted, Node], None],
-        behind: tuple[Forkable, Node] | None,
-    ) -> Forkable | None:
-        if start.origin == "live":
-            return None if behind is None else behind[0]
-        if start.origin == "boot":
-            booted = boot()
-            try:
-                check_boot(booted, path[0])
-            except BaseException:
-                booted.live.close()
-                raise
-            return booted.live
-        return self._branch(path[start.position], start.origin)
-
-    def _branch(self, node: Node, tier: Literal["memory", "disk"]) -> Forkable | None:
-        """A branch of the node's snapshot; None when there is none any more, or when it is broken."""
-        begun_ns = self.clock()
-        try:
-            with self.keeper.lease(node) as snapshot:
-                if snapshot is None:
-                    return None
-                live = snapshot.branch()
-        except BunshinError as error:
-            _log.warning("snapshot of node %s is of no use and is dropped: %s", node.digest.hex(), error)
-            self.keeper.drop(node)
-            return None
-        estimates = self.keeper.estimates
-        estimate = estimates.branch_ns if tier == "memory" else estimates.load_ns
-        estimate.add(self.clock() - begun_ns)
-        return live
-
-    @staticmethod
-    def _replay(live: Forkable, nodes: list[Node], replay: Callable[[Forkable, Node], None], *, mine: bool) -> None:
-        try:
-            for node in nodes:
-                replay(live, node)
-        except BaseException:
-            if mine:
-                live.close()
-            raise
+    def leave_chance(self, node: Node) -> float:
+        """The share of attempts that need a workspace here, as far as can be told; see `worth.demand`."""
+        self.flush()
+        counts = self.index.counts(node.id)
+        return (counts.misses + 1) / (counts.visits + 2)
 
     def offer_loader(self, load: Loader) -> None:
         """A way to read snapshots from disk, taken if the tree was opened without one."""

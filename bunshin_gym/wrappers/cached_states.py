@@ -32,6 +32,15 @@ class _EnvSnapshot:
     def branch(self) -> Forkable:
         return EnvState(self._held.branch())
 
+    def branch_confined(self) -> Forkable:
+        make = getattr(self._held, "branch_confined", None)
+        return EnvState(make() if callable(make) else self._held.branch())
+
+    def hurry(self) -> None:
+        hurry = getattr(self._held, "hurry", None)
+        if callable(hurry):
+            hurry()
+
     def close(self) -> None:
         self._held.close()
 

@@ -145,6 +145,8 @@ int bsh_snapshot_branch(struct bsh_snapshot *snap, const char *label, struct bsh
 /* The same for one that nobody waits for: weighed before anything runs in it, so that its making yields too. */
 int bsh_snapshot_branch_weighed(struct bsh_snapshot *snap, const char *label, unsigned int cpu_weight,
 	unsigned int io_weight, struct bsh_workspace **ret_ws, struct bsh_fork_stats *ret_stats, struct bsh_error *err);
+/* Somebody waits for them now: branches in the making get the weights that their source was started with. */
+int bsh_snapshot_hurry(struct bsh_snapshot *snap, struct bsh_error *err);
 const char *bsh_snapshot_id(const struct bsh_snapshot *snap);
 const char *bsh_snapshot_dir(const struct bsh_snapshot *snap);
 const char *bsh_snapshot_engine(const struct bsh_snapshot *snap);

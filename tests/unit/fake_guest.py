@@ -183,6 +183,9 @@ class FakeGuestSnapshot:
         guest.confined = confined
         return guest
 
+    def hurry(self) -> None:
+        self.hurried = True
+
     def persist(self, path: Path) -> None:
         path.mkdir()
         (path / "page.json").write_text(json.dumps(self.held.page))
