@@ -11,7 +11,10 @@ from bunshin_gym.tasks.base import Message, Page, PreparedTask, Setup, Task, Ver
 
 __all__ = ["FAMILIES", "Message", "Page", "PreparedTask", "Setup", "Task", "Verdict", "load_task"]
 
-FAMILIES: Final = {"miniwob": "bunshin_gym.tasks.miniwob"}
+FAMILIES: Final = {
+    "miniwob": "bunshin_gym.tasks.miniwob",
+    "shop": "bunshin_gym.tasks.shop",
+}
 """Every family's name and its module."""
 
 

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Our sites' task files: complete, made by their generator, and refused when they are wrong."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from bunshin_gym.errors import UsageError
+from bunshin_gym.paths import package_path
+from bunshin_gym.tasks import load_task, sites
+from bunshin_gym.tasks.script import action_of, check_steps, play
+
+ENVS = package_path().parent / "envs"
+SEEN = {
+    "url": "http://shop.test/",
+    "axtree_txt": "RootWebArea 'Shop'\n\t[1] link 'Red  kettle'\n\t[2] link 'Red'\n\t[3] textbox 'Search'\n"
+    "\t[4] button 'Buy'\n\t[5] button 'Buy'\n\t[6] combobox 'Sort by', value='x'",
+}
+
+
+def test_there_are_tasks_enough() -> None:
+    definitions = sites.definitions("shop")
+    templates = Counter(definition.template for definition in definitions.values())
+    assert len(definitions) >= 60
+    assert len(templates) >= 20
+    assert min(templates.values()) >= 3
+    assert {definition.split for definition in definitions.values()} == {"train", "test"}
+    ids = [definition.verified["task_id"] for definition in definitions.values()]
+    assert len(set(ids)) == len(ids)
+
+
+@pytest.mark.parametrize("name", list(sites.definitions("shop")))
+def test_a_task_is_whole(name: str) -> None:
+    task = load_task(f"shop.{name}")
+    definition = task.definition
+    assert "{{" not in json.dumps([definition.verified["intent"], definition.verified["eval"], definition.solution])
+    assert "{{" not in json.dumps(list(definition.database))
+    assert definition.solution[-1][0] == "answer"
+    assert not any("__" in step[1] for step in task.solution() if step[0] == "goto")
+    # What must have changed is asked of the database; what must be known is in the answer.
+    kinds = [part["expected"]["task_type"] for part in definition.verified["eval"] if "task_type" in part["expected"]]
+    assert len(kinds) == 1
+    assert bool(definition.database) == (kinds[0] == "mutate")
+
+
+def test_the_files_are_what_their_generator_makes(tmp_path: Path) -> None:
+    for folder in ("images/shop/site/shop", "tasks"):
+        (tmp_path / folder).parent.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["cp", "-r", str(ENVS / folder), str(tmp_path / folder)], check=True)
+    for path in (tmp_path / "tasks" / "shop").glob("*.json"):
+        path.unlink()
+    subprocess.run([sys.executable, "-B", str(tmp_path / "tasks" / "make_shop.py")], check=True)
+    made = {path.name: path.read_text() for path in (tmp_path / "tasks" / "shop").glob("*.json")}
+    assert made == {path.name: path.read_text() for path in (ENVS / "tasks" / "shop").glob("*.json")}
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"solution": [["jump", "high"]]}, "is no step"),
+        ({"solution": [["fill", "textbox", "Search"]]}, "fill takes 3 to 4 arguments"),
+        ({"account": "nobody@shop.test"}, "there is no account"),
+        ({"extra": 1}, "its keys are"),
+        ({"intent_template": "Buy the {{thing}}."}, "thing"),
+        ({"instances": [{"split": "dev", "values": {"product": "x", "id": 1}}]}, "neither train nor test"),
+    ],
+)
+def test_a_wrong_file_is_named(tmp_path: Path, change: dict[str, object], complaint: str) -> None:
+    template = json.loads((ENVS / "tasks" / "shop" / "hide-product.json").read_text())
+    path = tmp_path / "hide-product.json"
+    path.write_text(json.dumps({**template, **change}))
+    with pytest.raises(UsageError, match=re.escape(str(path))) as caught:
+        sites._expand(path, "shop")
+    assert complaint in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("step", "action"),
+    [
+        (["click", "link", "Red kettle"], "click('1')"),
+        (["click", "link", "Red"], "click('2')"),
+        (["click", "button", "Buy", 1], "click('5')"),
+        (["fill", "textbox", "Search", "it's"], "fill('3', \"it's\")"),
+        (["select", "combobox", "Sort", "Newest"], "select_option('6', 'Newest')"),
+        (["goto", "http://shop.test/"], "goto('http://shop.test/')"),
+        (["press", "Enter"], "keyboard_press('Enter')"),
+        (["see", "Red kettle"], ""),
+        (["answer", {"a": None}], "send_msg_to_user('{\"a\": null}')"),
+        (["infeasible", "no"], "report_infeasible('no')"),
+    ],
+)
+def test_a_step_becomes_an_action(step: list[object], action: str) -> None:
+    check_steps([step])
+    assert action_of(step, SEEN) == action
+
+
+@pytest.mark.parametrize("step", [["click", "link", "Blue"], ["click", "button", "Buy", 2], ["see", "Blue"]])
+def test_what_the_page_does_not_show_is_said(step: list[object]) -> None:
+    with pytest.raises(UsageError, match=r"http://shop\.test/"):
+        action_of(step, SEEN)
+
+
+def test_a_slow_page_is_waited_for() -> None:
+    late = {**SEEN, "axtree_txt": "RootWebArea 'Blue'\n\t[9] link 'Blue'"}
+    shown = iter([SEEN, SEEN, late, late])
+
+    def step(action: str) -> tuple[dict[str, str], float, bool, bool, dict[str, str]]:
+        return next(shown), 0.0, False, False, {}
+
+    assert [action for action, _ in play(step, SEEN, [["click", "link", "Blue"]])] == ["noop(250)"] * 3 + ["click('9')"]
