@@ -7,9 +7,9 @@ import logging
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 from bunshin_gym.cache.keys import Context
 from bunshin_gym.cache.pace import Pace
@@ -25,10 +25,20 @@ __all__ = ["RESET", "LiveWorkspace", "Spent"]
 
 _log = logging.getLogger(__name__)
 
+_LOOKS: Final = 3
 _THINKING_NS: Final = 100_000_000
 """Who thinks shorter than this needs nothing ahead."""
 RESET: Final = "(reset)"
 """Stands for the boot where tools are counted."""
+
+
+@runtime_checkable
+class Looking(Protocol):
+    """A workspace that shows its state without anything being done."""
+
+    def look(self) -> Any:
+        """The observation that its last call brought, as it would be now; None: it cannot."""
+        ...
 
 
 @dataclass(slots=True)
@@ -277,13 +287,23 @@ class LiveWorkspace:
         begun_ns = self._tree.clock()
         result = workspace.run(node.call)
         spent.replayed_ns += self._tree.clock() - begun_ns
-        if node.effect == "deterministic" and not self._cache.agrees(node, result):
+        if node.effect == "deterministic" and not self._agrees(node, workspace, result):
             what = f"its result differs from that of node {node.digest.hex()} when it is replayed"
             self._cache.disagreed(self._context.task, node.call.name, what)
             raise ReplayDiverged(f"{node.call.name}: {what}")
 
+    def _agrees(self, node: Node, workspace: Forkable, result: ToolResult) -> bool:
+        """Whether it is the node's result, if need be after another look: a screen may be drawn late."""
+        if self._cache.agrees(node, result):
+            return True
+        for _ in range(_LOOKS if isinstance(workspace, Looking) else 0):
+            seen = workspace.look() if isinstance(workspace, Looking) else None
+            if seen is not None and self._cache.agrees(node, replace(result, observation=seen)):
+                return True
+        return False
+
     def _check_boot(self, booted: Booted, root: Node) -> None:
-        if not self._cache.agrees(root, booted.result):
+        if not self._agrees(root, booted.live, booted.result):
             what = f"the first observation differs from that of node {root.digest.hex()}"
             self._cache.disagreed(self._context.task, RESET, what)
             raise ReplayDiverged(what)

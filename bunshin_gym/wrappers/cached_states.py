@@ -87,6 +87,10 @@ class EnvState(EnvWorkspace):
         take = getattr(self.env, "snapshot", None)
         return handle_of(take()) if callable(take) else _ForkedSnapshot(self.fork())
 
+    def look(self) -> Any:
+        observe = offered(self.env, "observe")
+        return None if observe is None else observe()
+
     def state_digest(self) -> bytes | None:
         digest = offered(self.env, "state_digest")
         return None if digest is None else digest()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from cache_fakes import MemorySnapshot, Rig, World, call, plain, solution
 from bunshin_gym.cache import Budgets, CachePolicy
 from bunshin_gym.cache.pace import Pace
 from bunshin_gym.errors import EngineError
+from bunshin_gym.types import ToolCall, ToolResult
 
 THOUGHT_NS = 10**10
 NO_SNAPSHOTS = Budgets(memory_bytes=0)
@@ -196,3 +198,35 @@ def test_a_snapshot_that_breaks_is_dropped_whatever_the_pace(tmp_path: Path) -> 
     attempt.close()
     rig.close()
     assert rig.host.open == 0
+
+
+class LateWorld(World):
+    """Shows what a call did only at the second look."""
+
+    late = False
+    looks = 0
+
+    def run(self, call: ToolCall) -> ToolResult:
+        result = super().run(call)
+        return replace(result, observation={**result.observation, "text": "not drawn yet"}) if self.late else result
+
+    def look(self) -> dict[str, str]:
+        type(self).looks += 1
+        text = self._world.text() if self.looks > 1 else "not drawn yet"
+        return {"text": text, "last_action_error": ""}
+
+
+def test_a_screen_that_is_drawn_late_is_looked_at_again(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, budgets=NO_SNAPSHOTS, kind=LateWorld, policy=CachePolicy(ahead=0))
+    known = list(solution())
+    rig.walk(known[0])
+    with rig.attempt() as attempt:
+        attempt.start()
+        LateWorld.late = True
+        assert attempt.step(known[0]).source == "hit"
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(LateWorld, "looks", 0)
+            attempt.live()
+            assert LateWorld.looks == 2
+        LateWorld.late = False
+    rig.close()
