@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["criu_path", "home_path", "package_path"]
+__all__ = ["criu_path", "home_path", "package_path", "task_folder"]
 
 DEFAULT_HOME = Path("/var/lib/bunshin")
 
@@ -31,3 +31,10 @@ def criu_path(home: Path | None = None) -> Path:
 def package_path() -> Path:
     """The directory of this package."""
     return Path(__file__).resolve().parent
+
+
+def task_folder(name: str) -> Path | None:
+    """Where a family's task files are: installed with the package, or in the checkout; None if they are not here."""
+    package = package_path()
+    places = (package / "_envs" / "tasks" / name, package.parent / "envs" / "tasks" / name)
+    return next((place for place in places if place.is_dir()), None)

@@ -25,7 +25,7 @@ from bunshin_gym.workspace import Snapshot, Workspace, core
 __all__ = ["WorkspaceBase", "WorkspaceGuest", "boot_base", "boot_workspace", "image_digest"]
 
 _READY_TIMEOUT_S: Final = 120.0
-_CALL_TIMEOUT_S: Final = 60.0
+_CALL_TIMEOUT_S: Final = 180.0
 _DEATH_TIMEOUT_S: Final = 2.0
 _CONFINED_WEIGHT: Final = 1
 _PERSISTED, _SOCKET = "snapshot", "socket"

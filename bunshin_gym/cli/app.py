@@ -11,7 +11,7 @@ from typing import Annotated, Final
 
 import typer
 
-from bunshin_gym.cli import cache, images, memory, workspaces
+from bunshin_gym.cli import cache, images, memory, tasks, workspaces
 from bunshin_gym.cli.output import console, errors, table
 from bunshin_gym.cli.privilege import need_root
 from bunshin_gym.errors import BunshinError
@@ -26,6 +26,7 @@ app = typer.Typer(
 )
 app.add_typer(images.app, name="image")
 app.add_typer(cache.app, name="cache")
+app.add_typer(tasks.app, name="tasks")
 workspaces.add_commands(app)
 memory.add_commands(app)
 
@@ -62,21 +63,6 @@ def doctor() -> None:
         console.print(f"\n[red]Not ready:[/] {', '.join(failed)}")
         raise typer.Exit(1)
     console.print("\n[green]Ready.[/]")
-
-
-@app.command("tasks")
-def list_tasks(
-    contains: Annotated[str, typer.Argument(help="Only ids that contain this.")] = "",
-) -> None:
-    """List the environment ids there are."""
-    import gymnasium
-
-    import bunshin_gym
-
-    bunshin_gym.register_envs()
-    ids = sorted(env_id for env_id in gymnasium.registry if env_id.startswith("bunshin/"))
-    for env_id in (env_id for env_id in ids if contains.lower() in env_id.lower()):
-        console.print(env_id, markup=False, highlight=False)
 
 
 @app.command()

@@ -34,10 +34,12 @@ class Collection:
     Attributes:
         root: the folder.
         cache: where downloaded files are kept, a folder a task; None for `cache` in the root.
+        files: a mirror of what is downloaded, a folder a task; None for `files` in the root.
     """
 
     root: Path
     cache: Path | None = None
+    files: Path | None = None
 
     @cached_property
     def _paths(self) -> dict[str, Path]:
@@ -73,16 +75,27 @@ class Collection:
     def __iter__(self) -> Iterator[Definition]:
         return (load_definition(path) for path in self._paths.values())
 
+    def problems(self) -> list[str]:
+        """What is wrong with the files: what cannot be read, and what is no task."""
+        found = []
+        for path in self._paths.values():
+            try:
+                load_definition(path)
+            except UsageError as error:
+                found.append(str(error))
+        return found
+
     def cache_folder(self, task: Definition) -> Path:
         """Where the task's downloaded files are kept."""
         return (self.cache or self.root / "cache") / task.id
 
     def file_of(self, task: Definition, download: Download) -> Path | None:
         """A local copy of a file that the task downloads: from the cache, or from the mirror."""
+        mirror = (self.files or self.root / "files") / task.id
         places = (
             self.cache_folder(task) / download.cache_name,
-            self.root / "files" / task.id / download.base_name,
-            self.root / "files" / task.id / download.cache_name,
+            mirror / download.base_name,
+            mirror / download.cache_name,
         )
         return next((path for path in places if path.is_file()), None)
 

@@ -65,6 +65,14 @@ class Evaluator:
                 (self._folder / "complete").touch()
         return python
 
+    def run_script(self, script: Path, *args: str) -> None:
+        """Runs a Python script in the environment, whose libraries read and write all kinds of documents.
+
+        Raises:
+            OSWorldError: it failed; the message has its last words.
+        """
+        _run([str(self.install()), str(script), *args])
+
     def set_up(self, machine: Machine, tasks: Collection, task: Definition, screen: tuple[int, int]) -> None:
         """Runs the task's `config` by OSWorld's own controller.
 

@@ -12,7 +12,9 @@ from bunshin_gym.tasks.base import Message, Page, PreparedTask, Setup, Task, Ver
 __all__ = ["FAMILIES", "Message", "Page", "PreparedTask", "Setup", "Task", "Verdict", "load_task"]
 
 FAMILIES: Final = {
+    "desktop": "bunshin_gym.tasks.desktop",
     "miniwob": "bunshin_gym.tasks.miniwob",
+    "osworld": "bunshin_gym.tasks.osworld",
     "shop": "bunshin_gym.tasks.shop",
 }
 """Every family's name and its module."""

@@ -9,6 +9,7 @@ the task cannot be done; then, and only then, it is judged.
 from __future__ import annotations
 
 import functools
+import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,10 +19,12 @@ from typing import Any, Final
 from bunshin_gym.errors import UsageError
 from bunshin_gym.osworld import Collection, Definition, find_collection, shared_evaluator
 from bunshin_gym.osworld.definition import load_definition
+from bunshin_gym.paths import task_folder
 from bunshin_gym.surfaces.base import Screen
 from bunshin_gym.tasks.base import Message, Page, Setup, Verdict
+from bunshin_gym.tasks.scripted_desktop import load_solution
 
-__all__ = ["DesktopTask", "env_names", "make_task"]
+__all__ = ["DesktopTask", "describe", "describe_definition", "env_names", "make_task", "problems", "solution"]
 
 TIMED: Final = True
 """A desktop's clock goes on, and its programs' timers with it: equal calls may bring different pictures."""
@@ -148,3 +151,41 @@ def make_task(name: str, *, root: str | None = None, allow: Sequence[str] = ()) 
     if missing:
         raise UsageError(f"OSWorld task {definition.id} cannot be run here: {'; '.join(map(str, missing))}")
     return DesktopTask(family="osworld", name=definition.id, definition=definition, tasks=tasks)
+
+
+def solution(name: str) -> list[Any]:
+    """A scripted solution of a task, if there is one here.
+
+    Raises:
+        UsageError: there is none.
+    """
+    folder = task_folder("osworld")
+    if folder is None:
+        raise UsageError("the solutions are not installed: envs/tasks/osworld is missing")
+    return load_solution(folder / "solutions" / f"{name}.json")
+
+
+def describe(name: str) -> list[str]:
+    """What a task is, for a person."""
+    tasks = _collection(os.environ.get("BUNSHIN_OSWORLD", ""))
+    definition = tasks.get(name)
+    return describe_definition(definition, [str(need) for need in tasks.needs(definition)])
+
+
+def describe_definition(definition: Definition, needs: Sequence[str]) -> list[str]:
+    """Lines that say what a task is."""
+    raw = definition.raw
+    lines = [f"id: {definition.id}", f"domain: {definition.domain}", f"instruction: {definition.instruction}"]
+    lines += [f"set-up: {step['type']} {json.dumps(step['parameters'])}" for step in definition.config]
+    lines += [
+        f"before judging: {s['type']} {json.dumps(s['parameters'])}" for s in raw["evaluator"].get("postconfig", [])
+    ]
+    lines += [f"judged by: {', '.join(definition.metrics())}"]
+    lines += [f"of: {json.dumps(getter)}" for getter in definition.getters()]
+    return [*lines, *(f"wants: {need}" for need in needs)]
+
+
+def problems() -> list[str]:
+    """What is wrong with the task files in $BUNSHIN_OSWORLD; that a task wants more than is here is no problem."""
+    root = os.environ.get("BUNSHIN_OSWORLD", "")
+    return _collection(root).problems() if root else []

@@ -61,7 +61,7 @@ class DesktopSurface:
         self._screen = Screen(with_cursor=True)
 
     def _functions(self) -> dict[str, Handler]:
-        names = "describe_tools launch observe picture put_file run run_source seed step terminal tree"
+        names = "describe_tools launch observe picture put_file rest run run_source seed step terminal tree"
         return {name: getattr(self, name) for name in names.split()}
 
     # ---- actions
@@ -196,6 +196,10 @@ class DesktopSurface:
 
         await asyncio.to_thread(write)
         return len(data)
+
+    async def rest(self, longest_cpu_s: float = _SETTLE_S) -> bool:
+        """Waits until the desktop has come to rest; False when it had used that much processor time before it did."""
+        return await settle(longest_cpu_s)
 
     async def seed(self, value: int) -> None:
         """Seeds the server's own random numbers."""

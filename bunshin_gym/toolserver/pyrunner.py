@@ -15,14 +15,22 @@ import signal
 import socket
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Callable
 from types import ModuleType
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bunshin_gym.toolserver import quiet
+else:
+    import quiet  # beside this file, which runs by itself
 
 __all__ = ["serve"]
 
 _OUTPUT_BYTES = 1 << 20
+_PATIENCE_CPU_S = 1.0
+_PATIENT_FROM_S = 0.2
 
 
 def _load() -> tuple[ModuleType, ModuleType]:
@@ -45,7 +53,10 @@ def _child(source: str, backend: ModuleType, out: IO[bytes], err: IO[bytes]) -> 
     sys.stdin, sys.stdout, sys.stderr = (os.fdopen(number, mode) for number, mode in ((0, "r"), (1, "w"), (2, "w")))
     from Xlib.display import Display
 
-    vars(backend)["_display"] = Display(os.environ["DISPLAY"])
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+        # It says on standard output that there is no authority file; that is not what the source says.
+        vars(backend)["_display"] = Display(os.environ["DISPLAY"])
+    vars(time)["sleep"] = _patient_sleep
     try:
         code = compile(source, "<action>", "exec")
         exec(code, {"__name__": "__main__"})
@@ -55,6 +66,19 @@ def _child(source: str, backend: ModuleType, out: IO[bytes], err: IO[bytes]) -> 
         traceback.print_exc()
         return 1
     return 0
+
+
+def _patient_sleep(seconds: float, _sleep: Callable[[float], None] = time.sleep) -> None:
+    """Sleeps, and then until the desktop has come to rest: who sleeps in a script waits for what he set off.
+
+    The short pause that pyautogui itself makes after each of its calls stays what it is.
+    """
+    _sleep(seconds)
+    if seconds < _PATIENT_FROM_S:
+        return
+    watch = quiet.Watch(_PATIENCE_CPU_S)
+    while not watch.over():
+        _sleep(watch.pause_s)
 
 
 def _run(request: dict[str, Any], backend: ModuleType) -> dict[str, Any]:

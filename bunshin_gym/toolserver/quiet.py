@@ -12,11 +12,11 @@ import os
 import time
 from dataclasses import dataclass
 
-__all__ = ["settle"]
+__all__ = ["Watch", "settle"]
 
 _LOOK_S = 0.006
 _LOOKS = 3
-_WALL_S = 20.0
+_WALL_PER_CPU = 15.0
 _RUNNING = frozenset(b"RD")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -27,19 +27,33 @@ class _Look:
     ticks: int
 
 
-async def settle(longest_cpu_s: float) -> bool:
-    """Returns when nothing has run for a few looks in a row; False when a bound was reached first."""
-    end = time.monotonic() + _WALL_S
-    first = None
-    quiet = 0
-    while quiet < _LOOKS:
-        await asyncio.sleep(_LOOK_S)
+class Watch:
+    """One wait: look again and again, a few milliseconds apart, until it is `over`."""
+
+    def __init__(self, longest_cpu_s: float) -> None:
+        self._ticks_max = longest_cpu_s * _TICKS_PER_S
+        self._end = time.monotonic() + longest_cpu_s * _WALL_PER_CPU
+        self._first: _Look | None = None
+        self._quiet = 0
+        self.settled = False
+        self.pause_s = _LOOK_S
+
+    def over(self) -> bool:
+        """Looks; whether nothing has run for a few looks in a row, or a bound was reached."""
         look = _look()
-        first = first or look
-        if look.ticks - first.ticks > longest_cpu_s * _TICKS_PER_S or time.monotonic() > end:
-            return False
-        quiet = 0 if look.runs else quiet + 1
-    return True
+        self._first = self._first or look
+        self._quiet = 0 if look.runs else self._quiet + 1
+        self.settled = self._quiet >= _LOOKS
+        return self.settled or look.ticks - self._first.ticks > self._ticks_max or time.monotonic() > self._end
+
+
+async def settle(longest_cpu_s: float) -> bool:
+    """Returns when the desktop has come to rest; False when a bound was reached first."""
+    watch = Watch(longest_cpu_s)
+    await asyncio.sleep(watch.pause_s)
+    while not watch.over():
+        await asyncio.sleep(watch.pause_s)
+    return watch.settled
 
 
 def _look() -> _Look:

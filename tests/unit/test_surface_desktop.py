@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The desktop surface: actions in all their forms, spaces, and the tree's shape."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from bunshin_gym.surfaces import ActionError, DesktopSurface, Episode, Screen
+from bunshin_gym.surfaces.computer_13 import ACTION_TYPES, to_source
+from bunshin_gym.toolserver import quiet
+
+SURFACE = DesktopSurface()
+SCREEN = Screen(width=64, height=48)
+
+
+@pytest.mark.parametrize(
+    ("action", "name", "args"),
+    [
+        ("pyautogui.click(3, 4)", "pyautogui", {"source": "pyautogui.click(3, 4)"}),
+        (" WAIT\n", "wait", {"seconds": 2.0}),
+        ("FAIL", "report_infeasible", {"reason": ""}),
+        ("DONE", "done", {"answer": ""}),
+        ({"action_type": "DONE"}, "done", {"answer": ""}),
+        ({"action_type": "CLICK", "x": 1, "y": 2}, "pyautogui", {"source": "pyautogui.click(x=1, y=2)"}),
+        ({"name": "wait", "args": {"seconds": 0.5}}, "wait", {"seconds": 0.5}),
+    ],
+)
+def test_actions_in_all_their_forms(action: object, name: str, args: dict[str, object]) -> None:
+    (call,) = SURFACE.parse(action)
+    assert (call.name, dict(call.args)) == (name, args)
+
+
+@pytest.mark.parametrize(
+    ("action", "source"),
+    [
+        ({"action_type": "MOVE_TO", "parameters": {"x": 5, "y": 6}}, "pyautogui.moveTo(x=5, y=6)"),
+        (
+            {"action_type": "CLICK", "button": "right", "x": 1, "y": 2, "num_clicks": 2},
+            "pyautogui.click(button='right', x=1, y=2, clicks=2)",
+        ),
+        ({"action_type": "CLICK"}, "pyautogui.click()"),
+        ({"action_type": "MOUSE_DOWN", "button": "left"}, "pyautogui.mouseDown(button='left')"),
+        ({"action_type": "MOUSE_UP"}, "pyautogui.mouseUp()"),
+        ({"action_type": "RIGHT_CLICK", "x": 1, "y": 2}, "pyautogui.rightClick(x=1, y=2)"),
+        ({"action_type": "DOUBLE_CLICK", "x": 1, "y": 2}, "pyautogui.doubleClick(x=1, y=2)"),
+        ({"action_type": "SCROLL", "dx": 1, "dy": -3}, "pyautogui.hscroll(1)\npyautogui.vscroll(-3)"),
+        ({"action_type": "TYPING", "text": "it's"}, 'pyautogui.typewrite("it\'s")'),
+        ({"action_type": "PRESS", "key": "ENTER"}, "pyautogui.press('enter')"),
+        ({"action_type": "KEY_DOWN", "key": "shift"}, "pyautogui.keyDown('shift')"),
+        ({"action_type": "KEY_UP", "key": "shift"}, "pyautogui.keyUp('shift')"),
+        ({"action_type": "HOTKEY", "keys": ["ctrl", "s"]}, "pyautogui.hotkey('ctrl', 's')"),
+        ({"action_type": "FAIL"}, "FAIL"),
+    ],
+)
+def test_computer_13(action: dict[str, object], source: str) -> None:
+    assert to_source(action) == source
+    compile(source, "action", "exec")
+
+
+def test_there_are_thirteen_kinds_and_three_words() -> None:
+    assert len(ACTION_TYPES) == 16
+
+
+@pytest.mark.parametrize(
+    ("action", "problem"),
+    [
+        ("", "empty"),
+        ({"action_type": "FLY"}, "is none of"),
+        ({"action_type": "MOVE_TO", "x": 1}, "lacks"),
+        ({"action_type": "CLICK", "x": 1}, "belong together"),
+        ({"action_type": "CLICK", "button": "paw"}, "button"),
+        ({"action_type": "CLICK", "z": 1}, "no parameter"),
+        ({"action_type": "MOVE_TO", "x": "1", "y": float("nan")}, "number"),
+        ({"action_type": "TYPING", "text": 3}, "string"),
+        ({"action_type": "SCROLL"}, "dx"),
+        ({"action_type": "HOTKEY", "keys": "ctrl"}, "list"),
+        ({"action_type": "PRESS", "parameters": 3}, "mapping"),
+    ],
+)
+def test_actions_that_are_none_say_why(action: object, problem: str) -> None:
+    with pytest.raises(ActionError, match=problem):
+        SURFACE.parse(action)
+
+
+def test_samples_parse_and_observations_are_of_their_space() -> None:
+    space = SURFACE.action_space(SCREEN)
+    space.seed(3)
+    for _ in range(50):
+        assert SURFACE.parse(space.sample())
+    seen = {
+        "screenshot": np.zeros((48, 64, 3), dtype=np.uint8),
+        "accessibility_tree": "<desktop-frame/>",
+        "terminal": None,
+    }
+    observation = SURFACE.observation(seen, Episode(goal="do it", elapsed_ns=5), SCREEN)
+    assert SURFACE.observation_space(SCREEN, elapsed_time=True).contains(observation)
+    assert (observation["instruction"], observation["terminal"]) == ("do it", "")
+
+
+@pytest.fixture
+def rendering(monkeypatch: pytest.MonkeyPatch) -> object:
+    """The tree's modules; the D-Bus library, which only the image has, is not needed to write a tree down."""
+    import types
+
+    for name, names in {
+        "dbus_fast": ("Message", "MessageType"),
+        "dbus_fast.aio": ("MessageBus",),
+        "dbus_fast.auth": ("AuthExternal",),
+    }.items():
+        if name not in sys.modules:
+            module = types.ModuleType(name)
+            for each in names:
+                setattr(module, each, object)
+            monkeypatch.setitem(sys.modules, name, module)
+    from bunshin_gym.toolserver import atspi, atspi_xml
+
+    return atspi, atspi_xml
+
+
+def test_the_tree_has_the_shape_that_agents_know(rendering: tuple) -> None:  # type: ignore[type-arg]
+    atspi, atspi_xml = rendering
+    showing = 1 << atspi.STATES.index("showing") | 1 << atspi.STATES.index("read-only")
+    button = atspi.Accessible(("a", "/1"), name='say "<&>"', role="push button", states=showing)
+    button.extents, button.text, button.value = (1, 2, 3, 4), "t\ufffc\x07", (1.0, 0.0, 9.0, 1.0)
+    button.actions, button.attributes = [("press", "does it", "<Alt>x")], {"tool kit": "gtk"}
+    app = atspi.Accessible(("a", "/0"), name="app", role="application", children=[button])
+    text, cut = atspi_xml.render([app], max_characters=10_000)
+    assert not cut
+    node = ElementTree.fromstring(text)[0][0]
+    base = "https://accessibility.ubuntu.example.org/ns/"
+    assert (node.tag, node.get("name"), node.text) == ("push-button", 'say "<&>"', "t")
+    assert {key.removeprefix("{" + base): value for key, value in node.attrib.items() if key != "name"} == {
+        "state}showing": "true",
+        "state}read_only": "true",
+        "attributes}tool-kit": "gtk",
+        "component}screencoord": "(1, 2)",
+        "component}size": "(3, 4)",
+        "value}value": "1.0",
+        "value}min": "0.0",
+        "value}max": "9.0",
+        "value}step": "1.0",
+        "action}press_desc": "does it",
+        "action}press_kb": "<Alt>x",
+    }
+
+
+def test_a_tree_that_is_too_long_is_cut_but_whole(rendering: tuple) -> None:  # type: ignore[type-arg]
+    atspi, atspi_xml = rendering
+    children = [atspi.Accessible(("a", f"/{n}"), name="&" * 100, role="label") for n in range(500)]
+    app = atspi.Accessible(("a", "/0"), name="app", role="application", children=children)
+    text, cut = atspi_xml.render([app], max_characters=20_000)
+    assert cut
+    assert len(text) <= 20_000
+    assert 10 < len(ElementTree.fromstring(text)[0]) < 500
+
+
+def test_the_focused_terminal_is_the_one_in_the_active_window(rendering: tuple) -> None:  # type: ignore[type-arg]
+    atspi, atspi_xml = rendering
+    active, focused = (1 << atspi.STATES.index(name) for name in ("active", "focused"))
+    terminals = [atspi.Accessible(("a", f"/{n}"), role="terminal", states=focused, text=f"{n}$ \n") for n in range(2)]
+    frames = [
+        atspi.Accessible(("a", f"/f{n}"), role="frame", states=active * n, children=[terminals[n]]) for n in range(2)
+    ]
+    app = atspi.Accessible(("a", "/0"), name="terminal", role="application", children=frames)
+    assert atspi_xml.focused_terminal([app]) == "1$"
+    assert atspi_xml.focused_terminal([]) is None
+
+
+@pytest.mark.parametrize(("row", "column", "name"), [(0, 0, "A1"), (9, 25, "Z10"), (0, 26, "AA1"), (4, 701, "ZZ5")])
+def test_cells_have_the_names_of_spreadsheets(rendering: tuple, row: int, column: int, name: str) -> None:  # type: ignore[type-arg]
+    assert rendering[0]._address(row, column) == name
+
+
+def test_rest_is_told_by_what_processes_do(tmp_path: Path) -> None:
+    runs, ticks = quiet._read("/proc/self/stat")
+    assert runs
+    assert ticks >= 0
+    odd = tmp_path / "stat"
+    odd.write_text("7 (a) R b) S 1 1 1 0 -1 4194560 1 0 0 0 3 4 0 0 20 0 1 0 5 1 1")
+    assert quiet._read(str(odd)) == (False, 7)
