@@ -9,13 +9,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from bunshin_gym.errors import PrivilegeError
 from bunshin_gym.paths import home_path
 
 __all__ = ["Record", "list_records", "list_snapshots", "list_workspaces", "record_layers"]
 
+_PF_EXITING: Final = 0x4
 Kind = Literal["workspaces", "snapshots"]
 
 
@@ -58,8 +59,8 @@ def _unescape(value: str) -> str:
     return re.sub(r"\\(.)", lambda match: "\n" if match[1] == "n" else match[1], value)
 
 
-def _is_alive(process: str, boot_id: str) -> bool:
-    """process: "PID START_TIME BOOT_ID"."""
+def _is_alive(process: str, boot_id: str, *, single: bool = False) -> bool:
+    """process: "PID START_TIME BOOT_ID". single: it has one thread, so that it ends with that one."""
     pid, start_time, boot = process.split()
     if boot != boot_id:
         return False
@@ -68,7 +69,8 @@ def _is_alive(process: str, boot_id: str) -> bool:
     except (FileNotFoundError, ProcessLookupError):
         return False
     fields = stat.rpartition(")")[2].split()
-    return fields[0] not in "ZX" and fields[19] == start_time
+    ending = single and int(fields[6]) & _PF_EXITING
+    return fields[0] not in "ZX" and fields[19] == start_time and not ending
 
 
 def _label(text: str) -> Mapping[str, Any]:
@@ -97,7 +99,7 @@ def _parse(kind: Kind, folder: Path, text: str, boot_id: str) -> Record:
         owner_pid=int(owner.split()[0]),
         owned=_is_alive(owner, boot_id),
         pid=int(init.split()[0]) if init else 0,
-        alive=bool(init) and _is_alive(init, boot_id),
+        alive=bool(init) and _is_alive(init, boot_id, single=True),
         pool_pid=int(pool.split()[0]) if pool and _is_alive(pool, boot_id) else 0,
         parent=first("parent"),
         engine=first("engine"),

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -66,6 +67,17 @@ static void enter_place(const struct bsh_place *place, int report_fd)
 		bsh_report_exit(report_fd, errno, "enter the branch's mount namespace");
 }
 
+/* CRIU keeps its own descriptors above all that it carries: a workspace of many needs room, not what our caller has. */
+static void raise_descriptor_limit(void)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
+		limit.rlim_cur = limit.rlim_max;
+		setrlimit(RLIMIT_NOFILE, &limit);
+	}
+}
+
 static void launch_main(void *context, int report_fd)
 {
 	static char *const environment[] = {"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C", NULL};
@@ -84,6 +96,7 @@ static void launch_main(void *context, int report_fd)
 		bsh_report_exit(report_fd, errno, "mark descriptors");
 	if (launch->command->keep_fd >= 0 && fcntl(launch->command->keep_fd, F_SETFD, 0) < 0)
 		bsh_report_exit(report_fd, errno, "keep a descriptor");
+	raise_descriptor_limit();
 	bsh_report_done(report_fd, 0);
 	bsh_signals_reset();
 	execve(launch->command->argv[0], launch->command->argv, environment);

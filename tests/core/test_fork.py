@@ -457,3 +457,26 @@ def test_killed_program_leaves_nothing_after_gc(bunshin: Core, rootfs: Path, eng
     process.stdout.close()
     report = bunshin.gc()
     assert (report.workspaces, report.snapshots) == (4, 1)
+
+
+def test_random_numbers_of_the_kernel_differ_and_those_of_programs_do_not(
+    start: Start, rootfs: Path, engine: str
+) -> None:
+    """Whatever a program draws from its own state is the same everywhere, for replay; keys come from the kernel."""
+    source = start(argv=[guesthouse.build(rootfs, "random")])
+    guesthouse.wait_ready(source)
+    assert guesthouse.tell(source, "before") == "ok"
+    first, second = source.fork(2, engine=engine)
+    with first, second:
+        assert guesthouse.tell(first, "first") == "ok"
+        third, fourth = first.fork(2, engine=engine)
+        with third, fourth:
+            rows = []
+            for side in (source, first, second, third, fourth):
+                assert guesthouse.tell(side, "after") == "ok"
+                rows.append([line.split() for line in sh(side, "tail -n 2 /guest-drawn").splitlines()])
+    drawn = [[line[way] for side in rows for line in side] for way in range(4)]
+    for way, name in enumerate(("getrandom()", "/dev/urandom", "the vDSO")):
+        assert len(set(drawn[way])) == 10, f"{name}: {drawn[way]}"
+    one, deeper = drawn[3][:2], drawn[3][2:4]
+    assert drawn[3] == [*one, *deeper, *one, *deeper, *deeper]

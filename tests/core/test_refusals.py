@@ -9,12 +9,14 @@ import re
 import select
 import signal
 import socket
+import struct
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import guesthouse
 import pytest
@@ -206,12 +208,36 @@ def test_unix_connection_from_outside_is_refused(guest: Workspace, rootfs: Path)
     forks(guest)
 
 
+BPF_MAP = struct.pack("IIIII", 2, 4, 4, 1, 0)  # an array of one number
+PERF_CLOCK = struct.pack("IIQ", 1, 112, 0)  # the kernel's own clock, counted in software
+KERNEL_OBJECTS = {
+    "userfaultfd": (323, 0),
+    "bpf": (321, 0, ctypes.create_string_buffer(BPF_MAP, 120), 120),
+    "perf": (298, ctypes.create_string_buffer(PERF_CLOCK, 112), 0, -1, -1, 0),
+}
+"""System calls that make what a workspace's filter forbids it to make: number and arguments."""
+
+
+def kernel_object(*call: Any) -> int:
+    fd = ctypes.CDLL(None, use_errno=True).syscall(*call)
+    assert fd >= 0, os.strerror(ctypes.get_errno())
+    return int(fd)
+
+
 @contextmanager
 def outside_descriptor(what: str) -> Iterator[int]:
     """Something of the host, open here, that a workspace could be handed."""
     with ExitStack() as stack:
         if what == "file":
             yield stack.enter_context(open("/etc/hostname")).fileno()
+        elif what in KERNEL_OBJECTS:
+            fd = kernel_object(*KERNEL_OBJECTS[what])
+            stack.callback(os.close, fd)
+            yield fd
+        elif what == "device":
+            fd = os.open("/dev/kmsg", os.O_RDONLY)
+            stack.callback(os.close, fd)
+            yield fd
         elif what == "pipe":
             reader, writer = os.pipe()
             stack.callback(os.close, reader)
@@ -228,6 +254,10 @@ def outside_descriptor(what: str) -> Iterator[int]:
         ("file", "/etc/hostname is on a mount outside of the workspace"),
         ("pipe", r"other end is outside of the workspace, in process .*, pid \d+ fd \d+"),
         ("tcp", "connection from outside of the workspace, or of another network"),
+        ("userfaultfd", r"\[userfaultfd\] cannot be carried"),
+        ("bpf", "bpf-map cannot be carried"),
+        ("perf", r"\[perf_event\] cannot be carried"),
+        ("device", "/dev/kmsg is on a mount outside of the workspace"),
     ],
 )
 def test_descriptor_from_outside_is_refused(what: str, message: str, guest: Workspace, rootfs: Path) -> None:
