@@ -318,6 +318,13 @@ static int pool_finish(void *opaque, struct bsh_trace *trace, struct bsh_carried
 	return 0;
 }
 
+static bool pool_lives(const struct pool_state *state)
+{
+	struct pollfd event = {.fd = state->pidfd, .events = POLLIN};
+
+	return poll(&event, 1, 0) == 0;
+}
+
 static int ask_branch(struct pool_state *state, const struct bsh_place *place, int answer_fd, struct bsh_error *err)
 {
 	struct bsh_pool_branch request = {
@@ -350,8 +357,11 @@ static int pool_branch(void *opaque, const struct bsh_place *place, struct bsh_t
 		return rc;
 	rc = ask_branch(state, place, ends[1], err);
 	bsh_close_fd(&ends[1]);
-	if (rc == 0)
+	if (rc == 0) {
 		rc = receive_answer(ends[0], BRANCH_TIMEOUT_MS, "restore", &answer, err);
+		if (rc == -EOWNERDEAD && pool_lives(state))
+			rc = bsh_fail(err, EIO, "restore: the branch's first process was killed, or what restores it");
+	}
 	bsh_close_fd(&ends[0]);
 	bsh_trace_end(trace, phase);
 	if (rc == 0)

@@ -8,14 +8,17 @@ import re
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import guesthouse
 import pytest
 from support import engines
 
-from bunshin_gym.errors import EngineError, SnapshotLost
+from bunshin_gym.errors import BunshinError, EngineError, SnapshotLost
 from bunshin_gym.workspace import Core, Snapshot, Workspace
 
 Start = Callable[..., Workspace]
@@ -75,3 +78,46 @@ def test_no_zombie_is_left_to_whoever_adopts_orphans(bunshin: Core, rootfs: Path
         check=False,
     )
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
+class Killer(threading.Thread):
+    """Kills the first process of a branch in the making, some time after it appears as the pool's child."""
+
+    def __init__(self, pool: int, delay_s: float) -> None:
+        super().__init__()
+        self.ended = threading.Event()
+        self._children = Path(f"/proc/{pool}/task/{pool}/children")
+        self._delay_s = delay_s
+        self._others = set(self._children.read_text().split())
+
+    def run(self) -> None:
+        while not self.ended.is_set():
+            for pid in set(self._children.read_text().split()) - self._others:
+                with suppress(OSError):  # it may have ended
+                    status = Path(f"/proc/{pid}/status").read_text()
+                    if re.search(r"^NSpid:.*\s1$", status, re.MULTILINE):
+                        self.ended.wait(self._delay_s)
+                        os.kill(int(pid), signal.SIGKILL)
+                        return
+
+
+def test_branch_killed_while_it_is_made_is_told_at_once(start: Start, engine: str) -> None:
+    source = start(argv=["sh", "-c", "for i in 1 2 3 4 5 6; do sleep 1000000 & done; wait"])
+    with source.snapshot(engine=engine) as snapshot:
+        told = 0
+        for attempt in range(24):
+            killer = Killer(pool_pid(snapshot), attempt * 0.006)
+            killer.start()
+            begun = time.monotonic()
+            try:
+                snapshot.branch().close()
+            except BunshinError as error:
+                assert not isinstance(error, SnapshotLost), error
+                told += 1
+            finally:
+                killer.ended.set()
+                killer.join()
+            assert time.monotonic() - begun < 60
+        assert told > 0
+        with snapshot.branch() as branch:
+            assert branch.exec(["echo", "alive"]).stdout == b"alive\n"

@@ -65,6 +65,92 @@ static struct {
 	off_t log_read;
 } pool = { .control = -1, .signals = -1, .owner = -1, .images_fd = -1, .log_fd = -1 };
 
+/*
+ * A restore whose root task is killed may wait for ever: for the task's word that will not come, or as the tracer of
+ * others, whom the dying root waits for. So restores name their root tasks here, and the pool watches.
+ */
+struct restoring {
+	pid_t restore; /* 0: free */
+	pid_t root;    /* 0: not made yet */
+};
+
+#define RESTORING_MAX 1024
+#define LOOK_EVERY_MS 200
+#define TASK_IS_EXITING 0x4 /* PF_EXITING */
+
+static struct restoring *restoring; /* shared with the restores */
+static struct restoring *mine;	    /* in a restore */
+
+static int make_restoring(void)
+{
+	restoring = mmap(NULL, RESTORING_MAX * sizeof(*restoring), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (restoring != MAP_FAILED)
+		return 0;
+	pr_perror("cannot map shared memory");
+	return -1;
+}
+
+void bunshin_root_made(pid_t root)
+{
+	if (mine)
+		mine->root = root;
+}
+
+static struct restoring *free_restoring(void)
+{
+	size_t i;
+
+	for (i = 0; i < RESTORING_MAX; i++)
+		if (!restoring[i].restore)
+			return &restoring[i];
+	return NULL;
+}
+
+static bool is_exiting(pid_t pid)
+{
+	char path[64], text[512], *end;
+	unsigned int flags = 0;
+	ssize_t got;
+	int fd;
+
+	snprintf(path, sizeof(path), "/proc/%d/stat", pid);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return errno == ENOENT;
+	got = read(fd, text, sizeof(text) - 1);
+	close(fd);
+	if (got <= 0)
+		return true;
+	text[got] = '\0';
+	end = strrchr(text, ')');
+	return end && sscanf(end, ") %*c %*d %*d %*d %*d %*d %u", &flags) == 1 && (flags & TASK_IS_EXITING);
+}
+
+/* Returns whether there is any restore to look at. */
+static bool look_at_restores(void)
+{
+	bool any = false;
+	size_t i;
+
+	for (i = 0; i < RESTORING_MAX; i++) {
+		if (!restoring[i].restore)
+			continue;
+		any = true;
+		if (restoring[i].root && is_exiting(restoring[i].root))
+			kill(restoring[i].restore, SIGKILL);
+	}
+	return any;
+}
+
+static void forget_restore(pid_t ended)
+{
+	size_t i;
+
+	for (i = 0; i < RESTORING_MAX; i++)
+		if (restoring[i].restore == ended)
+			restoring[i] = (struct restoring){};
+}
+
 int bunshin_set_external_net(pid_t root, const char *key)
 {
 	char path[64], text[128];
@@ -203,16 +289,24 @@ static int serve_branch(const union request *req, const int *fds, unsigned int n
 {
 	const struct bsh_pool_branch *branch = &req->branch;
 	pid_t parent = getpid(), pid;
+	struct restoring *slot;
 
 	if (branch->n_cgroups > BSH_POOL_CGROUPS_MAX || n_fds != 3 + branch->n_cgroups)
 		return refuse(fds, n_fds, req->header.seq, EINVAL, "BRANCH came without its descriptors");
+	slot = free_restoring();
+	if (!slot)
+		return refuse(fds, n_fds, req->header.seq, EAGAIN, "too many branches are being made");
+	slot->root = 0;
 	pid = fork();
 	if (!pid) {
+		mine = slot;
+		madvise(restoring, RESTORING_MAX * sizeof(*restoring), MADV_DONTFORK);
 		/* Tasks that are killed tell the pool alone: without it the restore would wait for them for ever. */
 		if (prctl(PR_SET_PDEATHSIG, SIGKILL) || getppid() != parent)
 			_exit(1);
 		bunshin_branch_run(branch, fds);
 	}
+	slot->restore = pid > 0 ? pid : 0;
 	return pid < 0 ? refuse(fds, n_fds, req->header.seq, errno, "the pool cannot fork") : 0;
 }
 
@@ -236,6 +330,9 @@ static int become_child(int control, uint32_t seq)
 	adopt_orphans();
 	bunshin_fill_inherited = true;
 	bunshin_record_reset();
+	munmap(restoring, RESTORING_MAX * sizeof(*restoring));
+	if (make_restoring())
+		return -1;
 	return control < 0 ? -1 : answer_with(&answer, seq, BSH_POOL_OK);
 }
 
@@ -341,11 +438,12 @@ static bool serve_one(void)
 static void reap(void)
 {
 	struct signalfd_siginfo info;
+	pid_t pid;
 
 	while (read(pool.signals, &info, sizeof(info)) == sizeof(info))
 		;
-	while (waitpid(-1, NULL, WNOHANG) > 0)
-		;
+	while ((pid = waitpid(-1, NULL, WNOHANG)) > 0)
+		forget_restore(pid);
 }
 
 static int run(void)
@@ -356,7 +454,7 @@ static int run(void)
 		events[0] = (struct pollfd){ .fd = pool.control, .events = POLLIN };
 		events[1] = (struct pollfd){ .fd = pool.signals, .events = POLLIN };
 		events[2] = (struct pollfd){ .fd = pool.owner, .events = POLLIN };
-		if (poll(events, 3, -1) < 0 && errno != EINTR)
+		if (poll(events, 3, look_at_restores() ? LOOK_EVERY_MS : -1) < 0 && errno != EINTR)
 			return 1;
 		if (events[1].revents & POLLIN)
 			reap();
@@ -413,6 +511,8 @@ static int set_up(void)
 	if (start_log() || watch_owner() || check_caps() || kerndat_init() || check_options() || init_service_fd())
 		return -1;
 	adopt_orphans();
+	if (make_restoring())
+		return -1;
 	sigemptyset(&chld);
 	sigaddset(&chld, SIGCHLD);
 	sigprocmask(SIG_SETMASK, &chld, NULL);

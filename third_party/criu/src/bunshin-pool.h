@@ -56,6 +56,8 @@ void bunshin_made_file(void);
 bool bunshin_branching(void);
 /* Restore: a task has begun; the root one enters its cgroups, and what it forks on the way to its children inherits nothing. */
 int bunshin_task_started(void);
+/* The root task's pid as the pool sees it. */
+void bunshin_root_made(pid_t root);
 /* Restore: decides what the child about to be forked inherits; returns 0. */
 void bunshin_before_fork(struct pstree_item *child);
 /* Restore: the current task has made its children: lets go of what was theirs. */
