@@ -101,6 +101,14 @@ class Killer(threading.Thread):
                         return
 
 
+def try_branch(snapshot: Snapshot) -> BunshinError | None:
+    try:
+        snapshot.branch().close()
+    except BunshinError as error:
+        return error
+    return None
+
+
 def test_branch_killed_while_it_is_made_is_told_at_once(start: Start, engine: str) -> None:
     source = start(argv=["sh", "-c", "for i in 1 2 3 4 5 6; do sleep 1000000 & done; wait"])
     with source.snapshot(engine=engine) as snapshot:
@@ -109,14 +117,11 @@ def test_branch_killed_while_it_is_made_is_told_at_once(start: Start, engine: st
             killer = Killer(pool_pid(snapshot), attempt * 0.006)
             killer.start()
             begun = time.monotonic()
-            try:
-                snapshot.branch().close()
-            except BunshinError as error:
-                assert not isinstance(error, SnapshotLost), error
-                told += 1
-            finally:
-                killer.ended.set()
-                killer.join()
+            error = try_branch(snapshot)
+            killer.ended.set()
+            killer.join()
+            assert not isinstance(error, SnapshotLost), error
+            told += error is not None
             assert time.monotonic() - begun < 60
         assert told > 0
         with snapshot.branch() as branch:
