@@ -4,15 +4,24 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator
-from typing import Protocol, runtime_checkable
+from pathlib import Path
+from typing import Final, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
 
 from bunshin_gym.bases import BaseKey, BasePool, shared_bases
+from bunshin_gym.broadcast import is_watched, publish, withdraw
+from bunshin_gym.episode import Run
 from bunshin_gym.errors import ClosedError, SnapshotLost, WorkspaceDied
 from bunshin_gym.guest import Guest
 from bunshin_gym.tasks.base import Page, Task
 
 __all__ = ["AheadTask", "EnvGuests"]
+
+_log: Final = logging.getLogger(__name__)
 
 
 @runtime_checkable
@@ -71,6 +80,25 @@ class EnvGuests:
             pool.drop(self._base_key, base)
             return pool.get(self._base_key).branch()
 
+    def _broadcast(self, pixels: NDArray[np.uint8], run: Run) -> None:
+        """Shows the screen to those who watch by `bunshin view`; if that fails, the episode goes on."""
+        home = Path(self._base_key.home)
+        if self.workspace_id is None or not is_watched(home):
+            return
+        notes = {
+            "task": self.task.id,
+            "goal": run.setup.goal,
+            "last_action": run.last_action,
+            "last_action_error": run.last_error,
+            "steps": run.steps,
+            "reward": run.reward,
+            "done": run.done,
+        }
+        try:
+            publish(home, self.workspace_id, pixels, notes)
+        except OSError as error:
+            _log.warning("the screen of %s is not shown: %s", self.workspace_id, error)
+
     @contextlib.contextmanager
     def _ending(self, guest: Guest) -> Iterator[None]:
         """Closes it in the end. What was set up in a workspace that died is gone with it."""
@@ -78,6 +106,9 @@ class EnvGuests:
             with contextlib.suppress(WorkspaceDied, ClosedError):
                 yield
         finally:
+            workspace = getattr(guest, "workspace", None)
+            if workspace is not None:
+                withdraw(Path(self._base_key.home), workspace.id)
             if self.bury is None:
                 guest.close()
             else:

@@ -170,7 +170,7 @@ class BunshinEnv(EnvGuests, EnvHooks, NotCopied, gymnasium.Env[dict[str, Any], s
         verdict = (
             Verdict(reward=0.0, done=True) if run.done else self.task.validate(guest, run.setup.state, run.messages)
         )
-        run.done = verdict.done
+        run.done, run.reward = verdict.done, float(verdict.reward)
         info: dict[str, Any] = {"task": self.task.id, "message": verdict.message, **copy.deepcopy(dict(verdict.info))}
         info["measured"] = self._measured(guest, begun_ns, seen, memory=False)
         observation = self._observation(seen)
@@ -230,6 +230,8 @@ class BunshinEnv(EnvGuests, EnvHooks, NotCopied, gymnasium.Env[dict[str, Any], s
         guests = guest.fork(n)
         try:
             branches = [self._adopt(branch) for branch in guests]
+            for branch in branches:
+                branch._show()
             run.forks += 1
             if reseed:
                 for index, branch in enumerate(branches):
@@ -360,6 +362,8 @@ class BunshinEnv(EnvGuests, EnvHooks, NotCopied, gymnasium.Env[dict[str, Any], s
         )
 
     def _show(self) -> None:
+        if self._run is not None and self._pixels is not None:
+            self._broadcast(self._pixels, self._run)
         if self.render_mode != "human" or self._pixels is None:
             return
         if self._view is None:

@@ -51,3 +51,4 @@ class Run:
     steps: int = 0
     forks: int = 0
     done: bool = False
+    reward: float = 0.0

@@ -11,7 +11,7 @@ from typing import Annotated, Final
 
 import typer
 
-from bunshin_gym.cli import cache, images, memory, tasks, workspaces
+from bunshin_gym.cli import cache, images, memory, tasks, view, workspaces
 from bunshin_gym.cli.output import console, errors, table
 from bunshin_gym.cli.privilege import need_root
 from bunshin_gym.errors import BunshinError
@@ -29,6 +29,7 @@ app.add_typer(cache.app, name="cache")
 app.add_typer(tasks.app, name="tasks")
 workspaces.add_commands(app)
 memory.add_commands(app)
+app.command()(view.view)
 
 _MARKS: Final = {"ok": "[green]ok[/]", "none": "[dim]none[/]", "warn": "[yellow]warn[/]", "fail": "[red]fail[/]"}
 
