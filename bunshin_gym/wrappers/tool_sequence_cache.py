@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 import copy
+import logging
 import os
 import sys
+import threading
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
 import gymnasium
@@ -21,7 +24,7 @@ from bunshin_gym.cache.sequence import CachePolicy, SequenceCache
 from bunshin_gym.cache.stamps import Stamps
 from bunshin_gym.cache.tiers import Budgets
 from bunshin_gym.cache.tree import Booted, SnapshotTree
-from bunshin_gym.errors import UsageError
+from bunshin_gym.errors import BunshinError, UsageError
 from bunshin_gym.speculate.env_workspace import call_of, effects_of, find_forkable, parser_of
 from bunshin_gym.types import ToolCall, ToolEffect, ToolResult
 from bunshin_gym.wrappers.cached_states import EnvState, HomeState, handle_of, offered
@@ -30,6 +33,7 @@ __all__ = ["CacheInfo", "ToolSequenceCache"]
 
 AnyEnv = gymnasium.Env[Any, Any]
 _SEEDS: Final = 1 << 31
+_log: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +49,26 @@ class CacheInfo:
     source: Source = field(compare=False)
     saved_ns: int = field(compare=False)
     wall_ns: int = field(compare=False)
+
+
+class _Fetched:
+    """An attempt that a thread starts before it is asked for."""
+
+    def __init__(self, context: Context, attempt: Attempt) -> None:
+        self.context, self.attempt = context, attempt
+        self.step: CachedStep | None = None
+        self._thread = threading.Thread(target=self._start, name="bunshin-prefetch")
+        self._thread.start()
+
+    def _start(self) -> None:
+        try:
+            self.step = self.attempt.start()
+        except BunshinError as error:  # the reset tries again, and says what is wrong
+            _log.info("a start ahead failed: %s", error)
+
+    def join(self) -> None:
+        """Waits for its end."""
+        self._thread.join()
 
 
 class _Caching(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -79,19 +103,45 @@ class _Caching(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.cache = SequenceCache(tree, tools or {}, stamps=stamps, policy=policy, effect=effect)
         self.attempt: Attempt | None = None
         self.last: CachedStep | None = None
+        self._fetched: _Fetched | None = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        self.release()
+        begun_ns = time.monotonic_ns()
+        fetched = self._fetched
+        if fetched is not None:
+            fetched.join()  # it uses the home env
+        else:
+            self.release()
         context, self.arguments = self._plan(seed, options)
-        attempt = self.cache.attempt(context, self._boot)
-        try:
-            self.last = attempt.start()
-        except BaseException:
-            attempt.close()
-            raise
+        if fetched is not None and fetched.context == context and fetched.step is not None:
+            attempt, self._fetched = fetched.attempt, None
+            self.last = replace(fetched.step, wall_ns=time.monotonic_ns() - begun_ns)
+        else:
+            self.release()
+            attempt = self.cache.attempt(context, self._boot)
+            self.last = self._begin(attempt)
         self.attempt = attempt
         self._follow()
         return self.last.result.observation, self._info(self.last)
+
+    @staticmethod
+    def _begin(attempt: Attempt) -> CachedStep:
+        try:
+            return attempt.start()
+        except BaseException:
+            attempt.close()
+            raise
+
+    def prefetch(self, seed: int | None, options: dict[str, Any] | None) -> None:
+        """Begins a start in a thread; the random numbers are as if it had not."""
+        self.release()
+        bare = self.home.unwrapped
+        drawn, seeds = copy.deepcopy(bare.np_random), copy.deepcopy(self.seeds)
+        try:
+            context, self.arguments = self._plan(seed, options)
+        finally:
+            bare.np_random, self.seeds = drawn, seeds
+        self._fetched = _Fetched(context, self.cache.attempt(context, self._boot))
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         if self.attempt is None:
@@ -125,7 +175,11 @@ class _Caching(gymnasium.Wrapper[Any, Any, Any, Any]):
             self._follow()
 
     def release(self) -> None:
-        """Ends the attempt, and its workspace with it."""
+        """Ends the attempt, and its workspace with it; also one that was begun ahead."""
+        fetched, self._fetched = self._fetched, None
+        if fetched is not None:
+            fetched.join()
+            fetched.attempt.close()
         attempt, self.attempt, self.env = self.attempt, None, self.home
         if attempt is not None:
             attempt.close()
@@ -273,6 +327,20 @@ class ToolSequenceCache(gymnasium.Wrapper[Any, Any, Any, Any]):
     def known(self, call: ToolCall) -> bool:
         """Whether a step with this call would run nothing now."""
         return self._core.attempt is not None and self._core.attempt.known(call)
+
+    def prefetch(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
+        """Says what the next reset will be, so that it is got ready meanwhile; between episodes only.
+
+        A reset with other arguments is not affected, nor are random numbers. All who share the tree find the start.
+
+        Raises:
+            UsageError: an episode is under way, or the start is not decided by these arguments.
+        """
+        if self._core.attempt is not None:
+            raise UsageError("prefetch: an episode is under way in this env; take another, or wait for its end")
+        if seed is None and "task_seed" not in (options or {}):
+            raise UsageError("prefetch: a start without a seed is known to nobody")
+        self._core.prefetch(seed, options)
 
     def materialise(self) -> AnyEnv:
         """Makes a workspace in the episode's state if there is none, and returns its env, which stays the wrapper's.
