@@ -23,7 +23,7 @@ from pathlib import Path
 from bunshin_gym.errors import BunshinError
 from bunshin_gym.paths import home_path
 
-__all__ = ["isolated_python"]
+__all__ = ["isolated_path", "isolated_python"]
 
 log = logging.getLogger(__name__)
 
@@ -44,12 +44,11 @@ def isolated_python(
     Raises:
         BunshinError: it cannot be made; the message has what pip said, and nothing is left.
     """
-    folder = (home or home_path()) / "venvs"
-    asked = repr((sys.version_info[:2], sorted(requirements), sorted(without_dependencies)))
-    final = folder / f"{name}-{hashlib.sha256(asked.encode()).hexdigest()[:12]}"
-    python = final / "bin" / "python"
+    python = isolated_path(name, requirements, without_dependencies=without_dependencies, home=home)
     if python.exists():
         return python
+    final = python.parent.parent
+    folder = final.parent
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / f"{name}.lock").open("a") as lock:
@@ -59,6 +58,15 @@ def isolated_python(
     except OSError as error:
         raise BunshinError(f"no environment for {name} can be made in {folder}: {error}") from error
     return python
+
+
+def isolated_path(
+    name: str, requirements: Sequence[str], *, without_dependencies: Sequence[str] = (), home: Path | None = None
+) -> Path:
+    """Where that interpreter is, or would be; arguments as for `isolated_python`."""
+    asked = repr((sys.version_info[:2], sorted(requirements), sorted(without_dependencies)))
+    folder = f"{name}-{hashlib.sha256(asked.encode()).hexdigest()[:12]}"
+    return (home or home_path()) / "venvs" / folder / "bin" / "python"
 
 
 def _make(final: Path, requirements: Sequence[str], without_dependencies: Sequence[str]) -> None:

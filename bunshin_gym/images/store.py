@@ -21,13 +21,14 @@ import logging
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
 from bunshin_gym.errors import ImageError, ImageNotFoundError, PrivilegeError
 from bunshin_gym.images import archive, debian
+from bunshin_gym.images.compose import Part, compose_digest, composed_config, fill_composed
 from bunshin_gym.images.definition import Definition, find_definition
 from bunshin_gym.images.docker_source import DockerSource
 from bunshin_gym.images.image import Image, ImageConfig, load_image, save_config
@@ -113,6 +114,29 @@ class ImageStore:
         with build_progress(f"docker image {ref}") as report:
             source = DockerSource(ref, base_url=base_url, report=report)
         return self._add(name or ref, source.digest, source.config, source.unpack)
+
+    def compose(self, name: str, base: Image, parts: Mapping[str, Part]) -> Image:
+        """Puts root file systems of other images into a copy of a base, each with its start command.
+
+        Args:
+            name: in this store.
+            base: an image with a tool server.
+            parts: by name; names are of letters, digits and `_`.
+
+        Raises:
+            ImageError: a part cannot be started, or its name is not usable.
+        """
+        for part in parts:
+            if not re.fullmatch(r"[a-z][a-z0-9_]*", part):
+                raise ImageError(f"{part!r} is no name for a site: use lower case letters, digits, '_'")
+
+        def fill(rootfs: Path, report: Report) -> None:
+            with ExitStack() as held:
+                for image in (base, *(part.image for part in parts.values())):
+                    held.enter_context(self.hold(image))
+                fill_composed(base, parts, rootfs, report)
+
+        return self._add(name, compose_digest(base, parts), composed_config(base), fill)
 
     def from_tarball(
         self, path: str | os.PathLike[str], *, name: str | None = None, config: ImageConfig | None = None

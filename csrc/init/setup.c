@@ -166,6 +166,44 @@ static void cover_all(void)
 		cover(read_only[i], read_only[i]);
 }
 
+/*
+ * Other root file systems inside the image, in which the tool server runs programs by chroot, such as those of
+ * sites from docker images. They see the processes and devices that the workspace sees, covers included.
+ */
+#define ROOTS "/srv/sites"
+
+static void furnish_root(const char *name)
+{
+	static const char *const sources[] = {"/proc", "/dev"};
+	char path[512];
+
+	for (size_t i = 0; i < sizeof(sources) / sizeof(sources[0]); i++) {
+		if (snprintf(path, sizeof(path), ROOTS "/%s%s", name, sources[i]) >= (int)sizeof(path)) {
+			errno = ENAMETOOLONG;
+			fail("furnish", ROOTS);
+		}
+		make_dir(path, 0755);
+		if (mount(sources[i], path, NULL, MS_BIND | MS_REC, NULL) < 0)
+			fail("mount", path);
+	}
+}
+
+static void furnish_roots(void)
+{
+	DIR *dir = opendir(ROOTS);
+	struct dirent *entry;
+
+	if (!dir) {
+		if (errno != ENOENT)
+			fail("read", ROOTS);
+		return;
+	}
+	while ((entry = readdir(dir)))
+		if (entry->d_name[0] != '.')
+			furnish_root(entry->d_name);
+	closedir(dir);
+}
+
 void bsh_init_setup(int fd, const char *hostname, const char *shm_bytes)
 {
 	report_fd = fd;
@@ -178,4 +216,5 @@ void bsh_init_setup(int fd, const char *hostname, const char *shm_bytes)
 	make_devices();
 	mount_all(shm_bytes);
 	cover_all();
+	furnish_roots();
 }
