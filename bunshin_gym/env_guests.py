@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, Protocol, runtime_checkable
 
@@ -14,9 +15,10 @@ from numpy.typing import NDArray
 
 from bunshin_gym.bases import BaseKey, BasePool, shared_bases
 from bunshin_gym.broadcast import is_watched, publish, withdraw
-from bunshin_gym.episode import Run
+from bunshin_gym.episode import Measured, Run
 from bunshin_gym.errors import ClosedError, SnapshotLost, WorkspaceDied
-from bunshin_gym.guest import Guest
+from bunshin_gym.events import emit
+from bunshin_gym.guest import Guest, Seen
 from bunshin_gym.tasks.base import Page, Task
 
 __all__ = ["AheadTask", "EnvGuests"]
@@ -79,6 +81,43 @@ class EnvGuests:
         except (WorkspaceDied, SnapshotLost):
             pool.drop(self._base_key, base)
             return pool.get(self._base_key).branch()
+
+    def _measured(self, event: str, guest: Guest, begun_ns: int, seen: Seen, *, memory: bool) -> Measured:
+        """What a call cost that began then; told as an event too, if it has a name."""
+        stats = guest.stats() if memory else None
+        measured = Measured(
+            total_ns=time.monotonic_ns() - begun_ns,
+            tool_ns=seen.tool_ns,
+            look_ns=seen.look_ns,
+            frozen_ns=guest.snapshot_stats.frozen_ns if guest.snapshot_stats else 0,
+            snapshot=guest.snapshot_stats,
+            branch=guest.branch_stats,
+            unique_bytes=stats.unique_bytes if stats else None,
+            shared_bytes=stats.shared_bytes if stats else None,
+        )
+        if event:
+            emit(
+                event,
+                task=self.task.id,
+                workspace=self.workspace_id,
+                total_s=measured.total_ns / 1e9,
+                tool_s=measured.tool_ns / 1e9,
+                look_s=measured.look_ns / 1e9,
+                branch_s=measured.branch.total_ns / 1e9 if measured.branch and event == "reset" else None,
+            )
+        return measured
+
+    def _forked(self, guests: Sequence[Guest], begun_ns: int) -> None:
+        stats = guests[0].snapshot_stats
+        emit(
+            "fork",
+            task=self.task.id,
+            workspace=self.workspace_id,
+            branches=len(guests),
+            total_s=(time.monotonic_ns() - begun_ns) / 1e9,
+            frozen_s=stats.frozen_ns / 1e9 if stats else None,
+            copied_bytes=stats.copied_bytes if stats else None,
+        )
 
     def _broadcast(self, pixels: NDArray[np.uint8], run: Run) -> None:
         """Shows the screen to those who watch by `bunshin view`; if that fails, the episode goes on."""

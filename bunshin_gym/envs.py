@@ -143,7 +143,7 @@ class BunshinEnv(EnvGuests, EnvHooks, NotCopied, gymnasium.Env[dict[str, Any], s
             guest.close()
             raise
         info: dict[str, Any] = {"task": self.task.id, "task_seed": task_seed, **copy.deepcopy(dict(setup.info))}
-        info["measured"] = self._measured(guest, begun_ns, seen, memory=self._measure_memory)
+        info["measured"] = self._measured("reset", guest, begun_ns, seen, memory=self._measure_memory)
         self._show()
         return observation, info
 
@@ -172,7 +172,7 @@ class BunshinEnv(EnvGuests, EnvHooks, NotCopied, gymnasium.Env[dict[str, Any], s
         )
         run.done, run.reward = verdict.done, float(verdict.reward)
         info: dict[str, Any] = {"task": self.task.id, "message": verdict.message, **copy.deepcopy(dict(verdict.info))}
-        info["measured"] = self._measured(guest, begun_ns, seen, memory=False)
+        info["measured"] = self._measured("step", guest, begun_ns, seen, memory=False)
         observation = self._observation(seen)
         self._show()
         return observation, float(verdict.reward), bool(verdict.done), False, info
@@ -226,8 +226,10 @@ class BunshinEnv(EnvGuests, EnvHooks, NotCopied, gymnasium.Env[dict[str, Any], s
         """
         if n < 1:
             raise UsageError(f"fork makes 1 branch or more, not {n}")
+        begun_ns = time.monotonic_ns()
         guest, run = self._episode()
         guests = guest.fork(n)
+        self._forked(guests, begun_ns)
         try:
             branches = [self._adopt(branch) for branch in guests]
             for branch in branches:
@@ -279,7 +281,7 @@ class BunshinEnv(EnvGuests, EnvHooks, NotCopied, gymnasium.Env[dict[str, Any], s
     def fork_costs(self) -> Measured:
         """What making this env's workspace cost, with its memory as it is now."""
         guest, _ = self._episode()
-        return self._measured(guest, time.monotonic_ns(), Seen(view={}), memory=True)
+        return self._measured("", guest, time.monotonic_ns(), Seen(view={}), memory=True)
 
     @property
     def effects(self) -> Mapping[str, ToolEffect]:
@@ -347,19 +349,6 @@ class BunshinEnv(EnvGuests, EnvHooks, NotCopied, gymnasium.Env[dict[str, Any], s
         observation = self.surface.observation(seen.view, episode, self.screen)
         self._pixels = observation["screenshot"].copy()
         return observation
-
-    def _measured(self, guest: Guest, begun_ns: int, seen: Seen, *, memory: bool) -> Measured:
-        stats = guest.stats() if memory else None
-        return Measured(
-            total_ns=time.monotonic_ns() - begun_ns,
-            tool_ns=seen.tool_ns,
-            look_ns=seen.look_ns,
-            frozen_ns=guest.snapshot_stats.frozen_ns if guest.snapshot_stats else 0,
-            snapshot=guest.snapshot_stats,
-            branch=guest.branch_stats,
-            unique_bytes=stats.unique_bytes if stats else None,
-            shared_bytes=stats.shared_bytes if stats else None,
-        )
 
     def _show(self) -> None:
         if self._run is not None and self._pixels is not None:

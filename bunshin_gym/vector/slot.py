@@ -18,6 +18,7 @@ import gymnasium
 from bunshin_gym.env_snapshot import EnvSnapshot
 from bunshin_gym.envs import BunshinEnv
 from bunshin_gym.errors import BunshinError, SnapshotLost, UsageError
+from bunshin_gym.events import emit
 from bunshin_gym.vector.nursery import Nursery
 
 __all__ = ["LOST", "Outcome", "Seat", "Slot", "Start", "StuckError", "Worker"]
@@ -220,6 +221,7 @@ class Slot:
     def lose(self, reason: str) -> Outcome:
         """The outcome of a step in which the workspace was lost; what is left of it is ended."""
         self._tell("the workspace is lost; the slot will be refilled", reason)
+        emit("lost", task=self.inner.task.id, workspace=self.inner.workspace_id, slot=self.index, reason=reason)
         self.ended = True
         self.inner.abort()
         info = {"task": self.inner.task.id, LOST: reason}
@@ -259,4 +261,6 @@ class Slot:
         self.worker = Worker(f"bunshin-slot-{self.index}")
 
     def _tell(self, what: str, why: object) -> None:
-        _log.warning("slot %d: %s: %s", self.index, what, why, extra={"slot": self.index, "reason": str(why)})
+        _log.warning(
+            "slot %d: %s: %s", self.index, what, why, extra={"bunshin": {"slot": self.index, "reason": str(why)}}
+        )
