@@ -386,4 +386,5 @@ class BunshinEnv(EnvGuests, EnvHooks, NotCopied, gymnasium.Env[dict[str, Any], s
         """Draws new random numbers out of this branch's copy of its source's."""
         guest, _ = self._episode()
         self._np_random = np.random.default_rng([*self.np_random.integers(1 << 32, size=4), fork, index])
+        guest.reseed()
         self.task.reseed(guest, int(self._np_random.integers(1 << 31)))

@@ -75,6 +75,10 @@ class Guest(Page, Protocol):
         """What it takes now."""
         ...
 
+    def reseed(self) -> None:
+        """Lets generators of random numbers inside seed themselves anew, where they can be made to."""
+        ...
+
     def confine(self) -> None:
         """Lowers what it gets of CPU and disks, and begins to note whether something in it wants out."""
         ...

@@ -32,6 +32,7 @@ from bunshin_gym.errors import ClosedError, PrivilegeError, UsageError
 from bunshin_gym.native import GcReport, NativeCore, NativeSnapshot, NativeWorkspace, Spec
 from bunshin_gym.paths import criu_path, home_path
 from bunshin_gym.records import list_snapshots, list_workspaces
+from bunshin_gym.reseed import family, wipe_marked
 from bunshin_gym.runtime import runtime_layer
 from bunshin_gym.types import ExecResult, ForkStats, WorkspaceStats
 
@@ -303,6 +304,20 @@ class Workspace:
     def thaw(self) -> None:
         """Lets them go on. Idempotent."""
         self._native.thaw()
+
+    def reseed(self) -> None:
+        """Lets random number generators inside seed themselves anew from the kernel, as after a process's fork.
+
+        Without it, what branches draw from state that they had at the fork is the same in all of them, also where it
+        makes keys. Reached are generators that ask the kernel whether they were forked (MADV_WIPEONFORK): Chromium's
+        TLS and `crypto`, the C library's over the vDSO. Others, such as Python's `random`, go on as they were.
+        """
+        self.freeze()
+        try:
+            for pid in family(self.pid):
+                wipe_marked(pid)
+        finally:
+            self.thaw()
 
     def weigh(self, *, cpu: int = 0, io: int = 0) -> None:
         """Sets what it gets of CPU and disks while others want them too; branches of it start as it was started.

@@ -114,6 +114,10 @@ class WorkspaceGuest:
         """What it takes now."""
         return self.workspace.stats()
 
+    def reseed(self) -> None:
+        """See `Guest`."""
+        self.workspace.reseed()
+
     def confine(self) -> None:
         """See `Guest`."""
         self.workspace.weigh(cpu=_CONFINED_WEIGHT, io=_CONFINED_WEIGHT)

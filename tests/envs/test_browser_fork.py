@@ -315,6 +315,63 @@ def test_a_websocket_to_devtools_goes_on(cdp: Forks) -> None:
         assert json.loads(side.run("cat", "/tmp/answer"))["result"]["value"] == f"released in {side.name}"
 
 
+# ---- a site and what a browser keeps of it -------------------------------------
+
+SITE = "exec python3 /srv/site.py 8080 /srv/shop.sqlite > /tmp/site.log 2>&1 < /dev/null &"
+WAIT_FOR_SITE = """
+import socket, time
+deadline = time.monotonic() + 30
+while True:
+    try:
+        socket.create_connection(("127.0.0.1", 8080)).close()
+        break
+    except ConnectionRefusedError:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+"""
+STORE = """
+async (value) => {
+  localStorage.cart = (localStorage.cart || '') + value;
+  sessionStorage.cart = (sessionStorage.cart || '') + value;
+  const opened = indexedDB.open('shop', 1);
+  const database = await new Promise((done, failed) => {
+    opened.onupgradeneeded = () => opened.result.createObjectStore('cart', {autoIncrement: true});
+    opened.onsuccess = () => done(opened.result);
+    opened.onerror = () => failed(opened.error);
+  });
+  const change = database.transaction('cart', 'readwrite');
+  if (value) change.objectStore('cart').add(value);
+  const all = change.objectStore('cart').getAll();
+  await new Promise((done) => { change.oncomplete = done; });
+  database.close();
+  return [localStorage.cart, sessionStorage.cart, all.result.join('')];
+}
+"""
+
+
+def test_each_side_sees_its_own_cart(forks: Forks) -> None:
+    """The site's database and memory, the visitor's cookie, and all that a page may keep in the browser."""
+    source = forks()[1]
+    source.run("sh", "-c", SITE)
+    source.run("python3", "-c", WAIT_FOR_SITE)
+    made = Forks(replace(source, name="source"), forks.engine)
+    try:
+        made.source.act("goto", url="http://localhost:8080/?add=common")
+        assert made.source.evaluate(STORE, "a") == ["a", "a", "a"]
+        served = int(made.source.evaluate("() => served.textContent"))
+        sides = made()
+        for side in sides:
+            side.act("goto", url=f"http://localhost:8080/?add={side.name}")
+            side.evaluate(STORE, side.name)
+        for side in sides:
+            side.act("goto", url="http://localhost:8080/")
+            assert side.evaluate("() => cart.textContent") == f"common {side.name}"
+            assert int(side.evaluate("() => served.textContent")) == served + 2
+            assert side.evaluate(STORE, "") == [f"a{side.name}"] * 3
+    finally:
+        made.close()
+
+
 # ---- the X server -----------------------------------------------------------
 
 

@@ -57,7 +57,7 @@ class FakeGuest:
         self.branch_stats: ForkStats | None = BRANCH
         self.dead = self.closed = self.confined = False
         self.ended = threading.Event()
-        self.closes = 0
+        self.closes = self.reseeds = 0
         with machine.lock:
             machine.guests += 1
 
@@ -149,6 +149,10 @@ class FakeGuest:
     def wanted_out(self) -> bool:
         self._check()
         return bool(self.page.get("out"))
+
+    def reseed(self) -> None:
+        self._check()
+        self.reseeds += 1
 
     def stats(self) -> WorkspaceStats:
         self._check()
