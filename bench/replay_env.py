@@ -223,8 +223,8 @@ class ReplaySnapshot:
 
     def __init__(self, source: ReplayEnv) -> None:
         self._memory = source._twin()
-        self._memory.confined = True  # a branch is made for a guess: it yields
         self._memory._own(_SNAPSHOT_BYTES)
+        self._making: set[ReplayEnv] = set()
 
     @property
     def unique_bytes(self) -> int:
@@ -233,9 +233,26 @@ class ReplaySnapshot:
 
     def branch(self) -> ReplayEnv:
         """An env that goes on from here."""
+        return self._branch(confined=False)
+
+    def branch_confined(self) -> ReplayEnv:
+        """One that yields to all others, already while it is made."""
+        return self._branch(confined=True)
+
+    def hurry(self) -> None:
+        """Those that are being made yield no more."""
+        for branch in list(self._making):
+            branch.confined = False
+
+    def _branch(self, *, confined: bool) -> ReplayEnv:
         branch = self._memory._twin()
+        branch.confined = confined
         branch._open()
-        branch.machine.work(branch.machine.costs.branch_ns, self._memory)
+        self._making.add(branch)
+        try:
+            branch.machine.work(branch.machine.costs.branch_ns, branch)
+        finally:
+            self._making.discard(branch)
         return branch
 
     def close(self) -> None:

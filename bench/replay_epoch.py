@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replays batches of recorded attempts in four settings: plain, cache, speculation, both."""
+"""Replays batches of recorded attempts in several settings: plain, cache, speculation, both."""
 
 from __future__ import annotations
 
@@ -8,44 +8,43 @@ import random
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from recordings import Record, call_of
-from replay_env import Costs, Machine, ReplayEnv, Script
+from worlds import World
 
-from bunshin_gym.cache import CachePolicy
-from bunshin_gym.cache.tree import SnapshotTree
-from bunshin_gym.speculate.costs import CostModel
+from bunshin_gym.cache import Budgets, CachePolicy, SnapshotTree
 from bunshin_gym.speculate.governor import Budget, Governor
 from bunshin_gym.speculate.protocols import Predictor
 from bunshin_gym.speculate.stats import Stats
 from bunshin_gym.wrappers.speculative_step import SpeculativeStep
 from bunshin_gym.wrappers.tool_sequence_cache import ToolSequenceCache
 
-__all__ = ["SETTINGS", "Epoch", "Setting", "batches", "replay"]
+__all__ = ["SETTINGS", "Epoch", "Setting", "batches", "replay_all"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """Which wrappers are on, and what speculation may take.
+    """Which wrappers are on, and what they may take.
 
     Attributes:
         think_s: median thinking time, in seconds; log-normal with sigma 0.5.
         batch: attempts at once.
-        speed: how many times faster than recorded everything passes.
+        ahead: as in `CachePolicy`.
     """
 
     name: str
     cache: bool = False
     speculation: bool = False
-    think_s: float = 0.5
+    think_s: float = 2.0
     batch: int = 8
-    speed: float = 4.0
-    budget: Budget = Budget(branches=2, running=2, memory_bytes=24 << 20)  # noqa: RUF009  # frozen
+    ahead: float = CachePolicy().ahead
+    budget: Budget = Budget(branches=2, running=2, memory_bytes=48 << 20)  # noqa: RUF009  # frozen
+    budgets: Budgets = Budgets(memory_bytes=256 << 20)  # noqa: RUF009  # frozen
 
 
 SETTINGS: Final = (
@@ -62,12 +61,14 @@ class Epoch:
 
     wall_s: float = 0.0
     attempts_s: float = 0.0
+    waited_s: float = 0.0
     peak_bytes: int = 0
     cpu_s: float = 0.0
     guess_cpu_s: float = 0.0
     rewards: dict[tuple[str, int, int], float] = field(default_factory=dict)
     stats: Stats = field(default_factory=Stats)
     steps: int = 0
+    sources: dict[str, int] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
 
 
@@ -83,102 +84,114 @@ def think_s(record: Record, step: int, median_s: float) -> float:
     return median_s * math.exp(draw)
 
 
-def replay(records: Sequence[Record], setting: Setting, predictor: Predictor | None) -> Epoch:
-    """Runs an epoch: batch after batch, each until its last attempt is done."""
-    epoch = Epoch()
-    scripts = _scripts(records)
-    machine = Machine(speed=setting.speed, costs=Costs())
-    scale = 1e9 / setting.speed
-    costs = CostModel(
-        branch_bytes=18 << 20,
-        run_ns=int(0.15 * scale),
-        think_ns=int(setting.think_s * scale),
-        fork_ns=int(0.15 * scale),
-        hold_ns=int(0.05 * scale),
-    )
-    with ExitStack() as stack:
+def _start(record: Record) -> dict[str, Any]:
+    return {"task_seed": record["seed"]}
+
+
+class _Run:
+    """One setting's epoch: what lasts from batch to batch, and what came of it."""
+
+    def __init__(self, world: World, setting: Setting, predictor: Predictor | None, stack: ExitStack) -> None:
+        self.world, self.setting, self.predictor = world, setting, predictor
+        self.epoch = Epoch()
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bunshin-epoch-")))
-        tree = stack.enter_context(_closing(SnapshotTree(folder / "tree")))
-        governor = Governor(budget=setting.budget, costs=costs)
-        stack.callback(governor.close)
-        for batch in batches(records, setting.batch):
+        self.tree = stack.enter_context(SnapshotTree(folder / "tree", budgets=setting.budgets))
+        self.governor = Governor(budget=setting.budget, costs=world.costs(setting.think_s))
+        stack.callback(self.governor.close)
+        self._results = threading.Lock()
+        self._after: Sequence[Record] = ()
+        self._announced: dict[tuple[str, int], tuple[Any, SpeculativeStep | None]] = {}
+
+    def batch(self, records: Sequence[Record], after: Sequence[Record]) -> None:
+        """All its attempts at once, until the last is done; `after` is the batch that comes next."""
+        self._after = after
+        with self.world.measured() as memory:
+            busy_ns, guess_ns = getattr(memory, "busy_ns", 0), getattr(memory, "guess_ns", 0)
             start = time.monotonic()
-            threads = [
-                threading.Thread(
-                    target=_attempt, args=(record, scripts, machine, setting, tree, governor, predictor, epoch)
-                )
-                for record in batch
-            ]
+            threads = [threading.Thread(target=self._attempt, args=(record,)) for record in records]
             for thread in threads:
                 thread.start()
             for thread in threads:
                 thread.join()
-            epoch.wall_s += (time.monotonic() - start) * setting.speed
-    epoch.peak_bytes = machine.peak_bytes
-    epoch.cpu_s, epoch.guess_cpu_s = machine.busy_ns / 1e9, machine.guess_ns / 1e9
-    if machine.open:
-        epoch.errors.append(f"{machine.open} workspaces are left")
-    return epoch
+            self.epoch.wall_s += (time.monotonic() - start) * self.world.speed
+        self.epoch.peak_bytes = max(self.epoch.peak_bytes, memory.peak_bytes)
+        self.epoch.cpu_s += (getattr(memory, "busy_ns", 0) - busy_ns) / 1e9
+        self.epoch.guess_cpu_s += (getattr(memory, "guess_ns", 0) - guess_ns) / 1e9
 
+    def _attempt(self, record: Record) -> None:
+        """Makes the recorded calls; notes the rewards, and any error: a thread has nobody to raise to."""
+        env, speculative = self._env(record)
+        epoch = self.epoch
+        sources: list[str] = []
+        try:
+            start = time.monotonic()
+            thought_s = total = 0.0
+            info = env.reset(options=_start(record))[1]
+            sources.append(info["cache"].source if "cache" in info else "")
+            for number, step in enumerate(record["steps"]):
+                pause_s = think_s(record, number, self.setting.think_s)
+                self.world.think(pause_s)
+                thought_s += pause_s
+                _, reward, terminated, _, info = env.step(call_of(step))
+                sources.append(info["cache"].source if "cache" in info else "")
+                total += float(reward)
+                if terminated:
+                    break
+            spent_s = (time.monotonic() - start) * self.world.speed
+            env.close()
+            self._announce()
+            with self._results:
+                epoch.rewards[record["task"], record["seed"], record["attempt"]] = total
+                epoch.attempts_s += spent_s
+                epoch.waited_s += spent_s - thought_s
+                epoch.steps += len(record["steps"])
+                for source in sources:
+                    epoch.sources[source] = epoch.sources.get(source, 0) + 1
+                if speculative is not None:
+                    epoch.stats.add(speculative.stats)
+        except Exception as error:  # noqa: BLE001  # told with the results
+            env.close()
+            with self._results:
+                epoch.errors.append(f"{record['task']} {record['attempt']}: {type(error).__name__}: {error}")
 
-class _closing:  # noqa: N801  # as contextlib.closing, for what has no __exit__
-    def __init__(self, held: Any) -> None:
-        self._held = held
+    def _announce(self) -> None:
+        """A driver knows its next batch: each of its starts is got ready once the first attempt of this one is done."""
+        if not self.setting.cache or not self.setting.ahead:
+            return
+        with self._results:
+            after, self._after = self._after, ()
+            firsts = {(record["task"], record["seed"]): record for record in reversed(after)}
+            for key, record in firsts.items():
+                self._announced[key] = self._new_env(record)
+                self._announced[key][0].prefetch(options=_start(record))
 
-    def __enter__(self) -> Any:
-        return self._held
+    def _env(self, record: Record) -> tuple[Any, SpeculativeStep | None]:
+        with self._results:
+            announced = self._announced.pop((record["task"], record["seed"]), None)
+        return self._new_env(record) if announced is None else announced
 
-    def __exit__(self, *_: object) -> None:
-        self._held.close()
-
-
-def _scripts(records: Sequence[Record]) -> dict[tuple[str, int], Script]:
-    groups: dict[tuple[str, int], list[Record]] = {}
-    for record in records:
-        groups.setdefault((record["task"], record["seed"]), []).append(record)
-    return {key: Script.of(group) for key, group in groups.items()}
-
-
-_results: Final = threading.Lock()
-
-
-def _attempt(
-    record: Record,
-    scripts: dict[tuple[str, int], Script],
-    machine: Machine,
-    setting: Setting,
-    tree: SnapshotTree,
-    governor: Governor,
-    predictor: Predictor | None,
-    epoch: Epoch,
-) -> None:
-    """Makes the recorded calls; notes the rewards, and any error: a thread has nobody to raise to."""
-    env: Any = ReplayEnv(machine, scripts[record["task"], record["seed"]])
-    try:
+    def _new_env(self, record: Record) -> tuple[Any, SpeculativeStep | None]:
+        env: Any = self.world.env(record)
         speculative = None
-        if setting.speculation:
-            assert predictor is not None
-            env = speculative = SpeculativeStep(env, predictor, governor=governor)
-        if setting.cache:
-            env = ToolSequenceCache(env, tree, policy=CachePolicy())
-        start = time.monotonic()
-        env.reset()
-        total = 0.0
-        for number, step in enumerate(record["steps"]):
-            machine.sleep(think_s(record, number, setting.think_s) * 1e9)
-            _, reward, terminated, _, _ = env.step(call_of(step))
-            total += float(reward)
-            if terminated:
-                break
-        spent = (time.monotonic() - start) * setting.speed
-        env.close()
-        with _results:
-            epoch.rewards[record["task"], record["seed"], record["attempt"]] = total
-            epoch.attempts_s += spent
-            epoch.steps += len(record["steps"])
-            if speculative is not None:
-                epoch.stats.add(speculative.stats)
-    except Exception as error:  # noqa: BLE001  # told with the results
-        env.close()
-        with _results:
-            epoch.errors.append(f"{record['task']} {record['attempt']}: {type(error).__name__}: {error}")
+        if self.setting.speculation:
+            assert self.predictor is not None
+            env = speculative = SpeculativeStep(env, self.predictor, governor=self.governor)
+        if self.setting.cache:
+            env = ToolSequenceCache(env, self.tree, policy=CachePolicy(ahead=self.setting.ahead))
+        return env, speculative
+
+
+def replay_all(
+    world: World, records: Sequence[Record], settings: Sequence[Setting], predictors: Mapping[str, Predictor]
+) -> dict[str, Epoch]:
+    """Runs an epoch in each setting, batch by batch in turn, so that a machine's moods meet all of them alike."""
+    with ExitStack() as stack:
+        runs = [_Run(world, setting, predictors.get(setting.name), stack) for setting in settings]
+        parts = batches(records, settings[0].batch)
+        for number, (batch, after) in enumerate(zip(parts, [*parts[1:], []], strict=True)):
+            for place in range(len(runs)):
+                runs[(number + place) % len(runs)].batch(batch, after)
+    for run in runs:
+        if left := world.left():
+            run.epoch.errors.append(f"{left} workspaces are left")
+    return {run.setting.name: run.epoch for run in runs}

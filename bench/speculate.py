@@ -18,9 +18,10 @@ from typing import Annotated
 import numpy as np
 import typer
 from recordings import DATA, Record, attempt_of, load
-from replay_epoch import SETTINGS, Epoch, replay
+from replay_epoch import SETTINGS, Epoch, replay_all
 from rich.console import Console
 from rich.table import Table
+from worlds import Modelled
 
 from bunshin_gym.speculate.ngram import NgramPredictor
 from bunshin_gym.speculate.predictor import RankingPredictor
@@ -117,12 +118,11 @@ def replays(records: list[Record], history: list[Record], *, think_s: float, spe
     tasks = {record["task"] for record in records}
     predictor = RankingPredictor()
     predictor.fit([attempt_of(record) for record in history if record["task"] not in tasks])
-    by_name = {setting.name: replace(setting, think_s=think_s, speed=speed) for setting in SETTINGS}
-    epochs = {
-        "plain": replay(records, by_name["plain"], None),
-        "guesses": replay(records, by_name["speculation"], predictor),
-        "wrong guesses": replay(records, by_name["speculation"], Stubborn()),
-    }
+    by_name = {setting.name: replace(setting, think_s=think_s) for setting in SETTINGS}
+    guessing = by_name["speculation"]
+    settings = [by_name["plain"], replace(guessing, name="guesses"), replace(guessing, name="wrong guesses")]
+    predictors: dict[str, Predictor] = {"guesses": predictor, "wrong guesses": Stubborn()}
+    epochs = replay_all(Modelled(records, speed=speed), records, settings, predictors)
     for name, epoch in epochs.items():
         for error in epoch.errors:
             console.print(f"[red]{name}: {error}")

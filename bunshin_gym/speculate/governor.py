@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 from bunshin_gym.errors import UsageError
 from bunshin_gym.speculate.costs import CostModel
 from bunshin_gym.speculate.policy import Load, Policy, Reliability
+from bunshin_gym.types import ToolCall
 
 __all__ = ["Budget", "Governor", "Ticket", "default_governor"]
 
@@ -150,6 +151,19 @@ class Governor:
         if number not in left or len(left) < 2:
             return 1.0
         return self.policy.weight(left[number], sum(left.values()) / len(left))
+
+    def gain_ns(self, number: int, task: str, call: ToolCall, probability: float, elapsed_ns: int) -> float:
+        """What running a call ahead promises the attempt of that number; minus infinity if it is too unlikely.
+
+        Args:
+            probability: as the predictor has it.
+            elapsed_ns: how long the agent has been thinking.
+        """
+        believed = self.reliability.believe(task, probability)
+        if believed < self.policy.probability_min:
+            return float("-inf")
+        gain = self.policy.gain_ns(self.costs, task, call, believed, elapsed_ns=elapsed_ns, load=self.load())
+        return gain * self.weight(number) if gain > 0 else gain
 
     def offer(self, ticket: Ticket) -> None:
         """Queues a guess; it starts when it fits and no better one waits."""

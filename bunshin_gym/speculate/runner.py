@@ -7,13 +7,14 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Generic, Self, TypeVar
 
 from bunshin_gym.errors import ClosedError
 from bunshin_gym.speculate.governor import Governor, default_governor
 from bunshin_gym.speculate.guess import RAN_TOO_LONG, Guess, with_children
 from bunshin_gym.speculate.protocols import Foreknowing, Predictor, Snapshotting
+from bunshin_gym.speculate.round import Round
 from bunshin_gym.speculate.runner_snapshot import RunnerSnapshot
 from bunshin_gym.speculate.seat import Seat
 from bunshin_gym.speculate.state import Attempt, Prediction, State, call_key, view_of
@@ -23,17 +24,6 @@ from bunshin_gym.types import Forkable, ToolCall, ToolEffect, ToolResult
 __all__ = ["SpeculativeRunner"]
 
 F = TypeVar("F", bound=Forkable)
-
-
-@dataclass(slots=True)
-class _Round(Generic[F]):
-    """The guesses made in one state, from when the agent begins to think until its call comes."""
-
-    state: State
-    seat: Seat[F]
-    began_ns: int
-    guesses: list[Guess[F]]
-    predictions: Sequence[Prediction] = ()
 
 
 class SpeculativeRunner(Generic[F]):
@@ -53,6 +43,7 @@ class SpeculativeRunner(Generic[F]):
         observation: the first one.
         instruction: what the task asks for, where observations do not say it.
         governor: the budget; that of the process if None.
+        paused: no agent thinks yet: nothing is guessed until `resume`.
     """
 
     def __init__(
@@ -65,7 +56,9 @@ class SpeculativeRunner(Generic[F]):
         observation: Any = None,
         instruction: str = "",
         governor: Governor | None = None,
+        paused: bool = False,
     ) -> None:
+        self._paused = paused
         self._predictor, self._effect = predictor, effect
         self._governor = governor if governor is not None else default_governor()
         self._seat: Seat[F] = Seat(workspace)
@@ -80,7 +73,7 @@ class SpeculativeRunner(Generic[F]):
         self.stats = Stats()
         self._state = State(task=task, view=view_of(observation, instruction=instruction))
         self._number = self._governor.enter(task)
-        self._round: _Round[F] | None = None
+        self._round: Round[F] | None = None
         self._begin_round([])
 
     @property
@@ -124,6 +117,17 @@ class SpeculativeRunner(Generic[F]):
             self._begin_round(children)
         return replace(result, info={**result.info, "speculation": outcome, "saved_ns": saved_ns})
 
+    def pause(self) -> None:
+        """No agent thinks in this state: its guesses are given up, and no more are made until `resume`."""
+        with self._calls:
+            self._paused = True
+            self._drop_round("nobody thinks")
+            self._begin_round([])
+
+    def resume(self) -> None:
+        """An agent thinks again; guesses begin with the next state."""
+        self._paused = False
+
     async def run_async(self, call: ToolCall) -> ToolResult:
         """As `run`, for drivers that must not block their event loop."""
         return await asyncio.to_thread(self.run, call)
@@ -143,8 +147,8 @@ class SpeculativeRunner(Generic[F]):
                 frozen = workspace.fork() if held is None else None
             state, reward, over = self._state, self._reward, self._over
 
-        def make(branch: F) -> SpeculativeRunner[F]:
-            return self._twin(branch, state, reward, over=over)
+        def make(branch: F, paused: bool) -> SpeculativeRunner[F]:
+            return self._twin(branch, state, reward, over=over, paused=paused)
 
         return RunnerSnapshot(held, frozen, make)
 
@@ -197,14 +201,17 @@ class SpeculativeRunner(Generic[F]):
         if self._closed:
             raise ClosedError("the speculative runner was closed")
 
-    def _twin(self, branch: F, state: State, reward: float, *, over: bool) -> Self:
-        twin = type(self)(branch, self._predictor, effect=self._effect, task=state.task, governor=self._governor)
-        twin._resume(state, reward, over=over)
+    def _twin(self, branch: F, state: State, reward: float, *, over: bool, paused: bool = False) -> Self:
+        twin = type(self)(
+            branch, self._predictor, effect=self._effect, task=state.task, governor=self._governor, paused=True
+        )
+        twin._take_over(state, reward, over=over, paused=paused)
         return twin
 
-    def _resume(self, state: State, reward: float, *, over: bool) -> None:
+    def _take_over(self, state: State, reward: float, *, over: bool, paused: bool) -> None:
         """Takes over where another attempt stands."""
         self._drop_round("another state")
+        self._paused = paused
         self._state, self._reward, self._over = state, reward, over
         self._learnt = len(state.steps)
         self._begin_round([])
@@ -226,19 +233,19 @@ class SpeculativeRunner(Generic[F]):
             for guess in guesses:
                 guess.discard("the attempt is over")
             guesses = []
-        round_ = _Round(self._state, self._seat, time.monotonic_ns(), guesses)
+        round_ = Round(self._state, self._seat, time.monotonic_ns(), guesses)
         with self._changed:
             self._round = round_
         if not self._over:
             self._spawn(self._plan, round_)
 
-    def _end_round(self, arrival_ns: int) -> _Round[F]:
+    def _end_round(self, arrival_ns: int) -> Round[F]:
         """The agent's call is there: nothing is guessed in this state any more."""
         self._check_open()
         with self._changed:
             round_, self._round = self._round, None
         if round_ is None:  # the call before raised
-            round_ = _Round(self._state, self._seat, arrival_ns, [])
+            round_ = Round(self._state, self._seat, arrival_ns, [])
         elif self._state.steps:
             self._governor.costs.record_think(self._state.task, arrival_ns - round_.began_ns)
         return round_
@@ -252,12 +259,14 @@ class SpeculativeRunner(Generic[F]):
         for guess in guesses:
             guess.discard(why)
 
-    def _plan(self, round_: _Round[F]) -> None:
+    def _plan(self, round_: Round[F]) -> None:
         """Predicts in the round's state and offers what pays."""
+        if self._paused:
+            return
         round_.predictions = self._predictor.predict(round_.state, k=self._governor.policy.k)
         self._offer(round_, round_.seat, round_.state, round_.predictions, chance=1.0, parent=None)
 
-    def _plan_ahead(self, round_: _Round[F], parent: Guess[F]) -> None:
+    def _plan_ahead(self, round_: Round[F], parent: Guess[F]) -> None:
         """The same one call further, in a branch that has run its guess."""
         if parent.result is None or parent.seat is None or parent.result.terminated or parent.result.truncated:
             return
@@ -267,7 +276,7 @@ class SpeculativeRunner(Generic[F]):
 
     def _offer(
         self,
-        round_: _Round[F],
+        round_: Round[F],
         seat: Seat[F],
         state: State,
         predictions: Sequence[Prediction],
@@ -280,7 +289,11 @@ class SpeculativeRunner(Generic[F]):
         for prediction in predictions:
             if call_key(prediction.call) in known:
                 continue
-            gain_ns = self._gain_ns(seat, state.task, prediction, chance, elapsed_ns)
+            call, believed = prediction.call, chance * prediction.probability
+            stored = isinstance(seat.workspace, Foreknowing) and seat.workspace.known(call)
+            if stored or self._effect(call) == "external":
+                continue
+            gain_ns = self._governor.gain_ns(self._number, state.task, call, believed, elapsed_ns)
             if gain_ns < self._governor.policy.gain_min_ns:
                 continue
             guess = Guess(
@@ -297,21 +310,7 @@ class SpeculativeRunner(Generic[F]):
             if self._enlist(round_, guess, parent):
                 self._governor.offer(guess)
 
-    def _gain_ns(self, seat: Seat[F], task: str, prediction: Prediction, chance: float, elapsed_ns: int) -> float:
-        """What running it ahead promises; minus infinity for what must not or need not be."""
-        governor, call = self._governor, prediction.call
-        probability = chance * governor.reliability.believe(task, prediction.probability)
-        if probability < governor.policy.probability_min or self._effect(call) == "external":
-            return float("-inf")
-        workspace = seat.workspace
-        if isinstance(workspace, Foreknowing) and workspace.known(call):
-            return float("-inf")
-        gain_ns = governor.policy.gain_ns(
-            governor.costs, task, call, probability, elapsed_ns=elapsed_ns, load=governor.load()
-        )
-        return gain_ns * governor.weight(self._number) if gain_ns > 0 else gain_ns
-
-    def _enlist(self, round_: _Round[F], guess: Guess[F], parent: Guess[F] | None) -> bool:
+    def _enlist(self, round_: Round[F], guess: Guess[F], parent: Guess[F] | None) -> bool:
         """Adds the guess to its round, unless the agent's call came meanwhile."""
         with self._changed:
             current = self._round is round_ or (parent is not None and parent in self._guesses())
@@ -341,7 +340,7 @@ class SpeculativeRunner(Generic[F]):
                 self.stats.wasted_ns += guess.run_ns
             self._changed.notify_all()
 
-    def _match(self, round_: _Round[F], key: str) -> Guess[F] | None:
+    def _match(self, round_: Round[F], key: str) -> Guess[F] | None:
         """Finds the guess of this call; all others are discarded."""
         for prediction in round_.predictions:
             matched = call_key(prediction.call) == key

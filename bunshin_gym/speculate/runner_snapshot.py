@@ -19,7 +19,7 @@ F = TypeVar("F", bound=Forkable)
 class RunnerSnapshot(Generic[F]):
     """A snapshot of an attempt: of its workspace, with what the predictor knows."""
 
-    def __init__(self, held: Any, frozen: F | None, make: Callable[[F], SpeculativeRunner[F]]) -> None:
+    def __init__(self, held: Any, frozen: F | None, make: Callable[[F, bool], SpeculativeRunner[F]]) -> None:
         self._held, self._frozen, self._make = held, frozen, make
 
     @property
@@ -29,7 +29,20 @@ class RunnerSnapshot(Generic[F]):
 
     def branch(self) -> SpeculativeRunner[F]:
         """An attempt that goes on from here; the caller closes it."""
-        return self._make(self._held.branch() if self._frozen is None else self._frozen.fork())
+        return self._make(self._held.branch() if self._frozen is None else self._frozen.fork(), False)
+
+    def branch_confined(self) -> SpeculativeRunner[F]:
+        """One that nobody waits for: it is confined as far as the workspace can be, and guesses nothing yet."""
+        confined = getattr(self._held, "branch_confined", None)
+        if self._frozen is not None or confined is None:
+            return self._make(self._held.branch() if self._frozen is None else self._frozen.fork(), True)
+        return self._make(confined(), True)
+
+    def hurry(self) -> None:
+        """Somebody waits now for those that are being made."""
+        hurry = getattr(self._held, "hurry", None)
+        if hurry is not None:
+            hurry()
 
     def close(self) -> None:
         """Gives it up; branches live on."""

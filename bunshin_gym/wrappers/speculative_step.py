@@ -116,6 +116,12 @@ class _Snapshot:
     def branch(self) -> SpeculativeStep:
         return self._wrap(self._held.branch())
 
+    def branch_confined(self) -> SpeculativeStep:
+        return self._wrap(self._held.branch_confined())
+
+    def hurry(self) -> None:
+        self._held.hurry()
+
     def close(self) -> None:
         self._held.close()
 
@@ -194,15 +200,29 @@ class SpeculativeStep(gymnasium.Wrapper[Any, Any, Any, Any]):
             observation=observation, reward=float(reward), terminated=terminated, truncated=truncated, info=info
         )
 
+    def confine(self) -> None:
+        """Nobody waits for it, nor thinks about it: it yields to others, and guesses nothing.
+
+        Raises:
+            ResetNeeded: there is no episode.
+        """
+        runner = self._running()
+        runner.pause()
+        runner.workspace.confine()
+
+    def unconfine(self) -> None:
+        """Takes `confine` back; raises as it does."""
+        runner = self._running()
+        runner.resume()
+        runner.workspace.unconfine()
+
     def snapshot(self) -> _Snapshot:
         """The env as it is now: `branch()` makes a speculating env of it, as often as wanted.
 
         Raises:
             ResetNeeded: there is no episode.
         """
-        if self._core.runner is None:
-            raise gymnasium.error.ResetNeeded("there is no episode: call reset() first")
-        return _Snapshot(self._core.runner.snapshot(), self._branch)
+        return _Snapshot(self._running().snapshot(), self._branch)
 
     def fork(self, n: int = 1) -> list[Self]:
         """Envs that go on from here, speculating too; wrappers in between are not copied.
@@ -213,17 +233,21 @@ class SpeculativeStep(gymnasium.Wrapper[Any, Any, Any, Any]):
         """
         if n < 1:
             raise UsageError(f"fork makes 1 branch or more, not {n}")
-        if self._core.runner is None:
-            raise gymnasium.error.ResetNeeded("there is no episode: call reset() first")
+        runner = self._running()
         branches: list[Self] = []
         try:
             for _ in range(n):
-                branches.append(self._branch(self._core.runner.fork()))
+                branches.append(self._branch(runner.fork()))
         except BaseException:
             for branch in branches:
                 branch.close()
             raise
         return branches
+
+    def _running(self) -> SpeculativeRunner[EnvWorkspace]:
+        if self._core.runner is None:
+            raise gymnasium.error.ResetNeeded("there is no episode: call reset() first")
+        return self._core.runner
 
     def _branch(self, runner: SpeculativeRunner[EnvWorkspace]) -> Self:
         core = self._core
