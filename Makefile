@@ -16,7 +16,7 @@ demo: setup ## solve a web task in real Chromium, fork it into four branches, sa
 	$(BIN)/bunshin demo --output demo.png
 
 .PHONY: test
-test: setup frameworks ## every test: fast ones first
+test: setup frameworks desktop ## every test: fast ones first
 	BUNSHIN_MUST_WORK=1 tests/run
 
 .PHONY: setup
@@ -64,6 +64,15 @@ criu: ## our CRIU, fetched, verified, patched, under a private prefix
 .PHONY: image
 image: core ## the workspace images that the demo and the tests use
 	@$(BIN)/bunshin image build minimal browser
+
+.PHONY: desktop
+desktop: core ## the desktop image, and what judging desktop tasks needs
+	@$(BIN)/bunshin image build desktop
+	@$(BIN)/bunshin tasks prepare
+
+.PHONY: test-tasks
+test-tasks: setup desktop ## every desktop task that has a scripted solution, solved in forks and freshly booted
+	BUNSHIN_MUST_WORK=1 BUNSHIN_ALL_TASKS=1 $(BIN)/pytest tests/desktop/test_osworld_real.py -k solution
 
 .PHONY: test-zdtm
 test-zdtm: criu ## CRIU's own test suite against our build

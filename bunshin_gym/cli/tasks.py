@@ -79,6 +79,18 @@ def check(family: Annotated[str, typer.Argument(help="Only this family.")] = "")
         raise typer.Exit(1)
 
 
+@app.command()
+def prepare() -> None:
+    """Install what judging desktop tasks needs, and make their documents; at once if they are there."""
+    from bunshin_gym.osworld import shared_evaluator
+    from bunshin_gym.tasks import desktop
+
+    with console.status("installing OSWorld's evaluation from PyPI"):
+        python = shared_evaluator().install()
+    console.print(f"evaluation: {python.parent.parent}", markup=False, highlight=False)
+    console.print(f"documents: {desktop.tasks().files}", markup=False, highlight=False)
+
+
 def _families() -> Mapping[str, str]:
     from bunshin_gym.tasks import FAMILIES
 

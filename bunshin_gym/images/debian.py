@@ -275,8 +275,10 @@ def _copy_files(copy: FileCopy, folder: Path, rootfs: Path) -> None:
     else:
         shutil.copyfile(source, target)
         target.chmod(copy.mode if copy.mode is not None else source.stat().st_mode & 0o777)
-    for path in (target, *target.rglob("*")) if source.is_dir() else (target,):
-        os.chown(path, 0, 0)
+    # Only what was copied: beside it are files of the image, whose owners and links are its own.
+    copied = [target / path.relative_to(source) for path in source.rglob("*")] if source.is_dir() else []
+    for path in (target, *(path for path in copied if os.path.lexists(path))):
+        os.chown(path, 0, 0, follow_symlinks=False)
 
 
 def _chroot_argv(rootfs: Path, command: Sequence[str]) -> list[str]:

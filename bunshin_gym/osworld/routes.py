@@ -30,7 +30,7 @@ _HOME: Final = "/home/user"
 _COMMAND_TIMEOUT_S: Final = 120.0
 _OPEN_TIMEOUT_S: Final = 60.0
 _LOOK_S: Final = 0.15
-_START_CPU_S: Final = 8.0
+_START_CPU_S: Final = 20.0
 _FILE_BYTES: Final = 1 << 29
 _ENDERS: Final = frozenset({"pkill", "killall"})
 _CHROME: Final = (("Google Chrome", "Chromium"),)
@@ -255,7 +255,7 @@ class Routes:
 
     async def _rest(self, longest_cpu_s: float = 2.0) -> None:
         """Lets the desktop finish what was set off: tasks' own sleeps are for machines that are not busy."""
-        await self._call("rest", {"longest_cpu_s": longest_cpu_s}, 300.0)
+        await self._call("rest", {"longest_cpu_s": longest_cpu_s}, 400.0)
 
     async def _run(self, command: str | list[str], shell: bool) -> dict[str, Any]:
         """A command's exit_code, output as text, and whether it was ended for its time."""

@@ -27,6 +27,7 @@ from bunshin_gym.errors import BunshinError, UsageError
 __all__ = ["Element", "ScriptError", "elements", "load_solution", "perform"]
 
 _LOOKS: Final = 60
+_TRIES: Final = 3
 _PAUSE: Final = {"name": "wait", "args": {"seconds": 0.4}}
 _STATE: Final = "{https://accessibility.ubuntu.example.org/ns/state}"
 _PLACE: Final = "{https://accessibility.ubuntu.example.org/ns/component}"
@@ -129,8 +130,14 @@ def _actions(step: Any, look: Any) -> Iterator[Any]:
 
 
 def _in_terminal(command: str, look: Any) -> Iterator[Any]:
-    if not look()["terminal"]:
-        yield "pyautogui.hotkey('ctrl', 'alt', 't')"
+    for _ in range(_TRIES):
+        # A window that is just opening may hold the keyboard for itself.
+        if look()["terminal"]:
+            break
+        yield "pyautogui.hotkey('ctrl', 'alt', 't')\ntime.sleep(1)"
+        for _ in range(_LOOKS // _TRIES):
+            if not look()["terminal"]:
+                yield _PAUSE
     yield from _until(lambda: look()["terminal"].rstrip().endswith("$"), {"terminal": command})
     yield f"pyautogui.write({command!r})\npyautogui.press('enter')"
     yield from _until(lambda: look()["terminal"].rstrip().endswith("$"), {"terminal": command})

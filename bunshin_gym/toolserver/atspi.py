@@ -11,24 +11,16 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from dbus_fast import Message, MessageType
 from dbus_fast.aio import MessageBus
 from dbus_fast.auth import AuthExternal
 
-__all__ = ["STATES", "Accessibility", "Accessible"]
+from .atspi_model import SHOWING, VISIBLE, Accessible, NoAnswerError, Ref, bits, to_ref
+from .atspi_sheet import CELLS, TEXT_CHARACTERS, Sheet
 
-_STATE_WORDS = (
-    "invalid active armed busy checked collapsed defunct editable enabled expandable expanded focusable "
-    "focused has-tooltip horizontal iconified modal multi-line multiselectable opaque pressed resizable "
-    "selectable selected sensitive showing single-line stale transient vertical visible manages- "
-    "descendants indeterminate required truncated animated invalid-entry supports-autocompletion "
-    "selectable-text is-default visited checkable has-popup read-only"
-)
-STATES = tuple(_STATE_WORDS.split())
-_FOCUSED, _SHOWING, _VISIBLE = (STATES.index(name) for name in ("focused", "showing", "visible"))
+__all__ = ["Accessibility"]
 
 _A11Y = "org.a11y.atspi."
 _ROOT = "/org/a11y/atspi/accessible/root"
@@ -36,45 +28,7 @@ _CACHE = "/org/a11y/atspi/cache"
 _TIMEOUT_S = 3.0
 _QUESTIONS = 96
 _PER_APP_NODES = 2500
-_CELLS = 3000
-_SELECTED = 200
-_TEXT_CHARACTERS = 20_000
 _DEPTH = 60
-
-Ref = tuple[str, str]
-"""An object: its program's name on the bus, its path."""
-
-
-@dataclass(slots=True)
-class Accessible:
-    """One object of a tree, as it was read."""
-
-    ref: Ref
-    name: str = ""
-    role: str = ""
-    states: int = 0
-    interfaces: frozenset[str] = frozenset()
-    child_count: int = -1
-    attributes: dict[str, str] = field(default_factory=dict)
-    extents: tuple[int, int, int, int] | None = None
-    text: str = ""
-    value: tuple[float, float, float, float] | None = None
-    actions: list[tuple[str, str, str]] = field(default_factory=list)
-    description: str = ""
-    children: list[Accessible] = field(default_factory=list)
-
-    def has(self, state: int) -> bool:
-        """Whether a state, by its number, is set."""
-        return bool(self.states >> state & 1)
-
-    @property
-    def on_screen(self) -> bool:
-        """Whether it says that it is drawn, and that nothing above it hides it."""
-        return self.has(_SHOWING) and self.has(_VISIBLE)
-
-
-class NoAnswerError(Exception):
-    """An object did not answer: it is gone, or it has no such thing."""
 
 
 class Accessibility:
@@ -117,8 +71,8 @@ class Accessibility:
     async def _read_app(self, app: Ref, only: str) -> Accessible | None:
         try:
             async with asyncio.timeout(_TIMEOUT_S):
-                root = Accessible(app, role="application", states=1 << _SHOWING | 1 << _VISIBLE)
-                root.name = await self._property(app, "Accessible", "Name")
+                root = Accessible(app, role="application", states=1 << SHOWING | 1 << VISIBLE)
+                root.name = await self.get(app, "Accessible", "Name")
                 if only and root.name != only:
                     return None
         except (TimeoutError, NoAnswerError):
@@ -156,28 +110,21 @@ class Accessibility:
             raise NoAnswerError(f"{member} of {ref}: {reply.body if reply is not None else None}")
         return list(reply.body)
 
-    async def _property(self, ref: Ref, interface: str, name: str) -> Any:
+    async def get(self, ref: Ref, interface: str, name: str) -> Any:
+        """One property of one of an object's interfaces."""
         answer = await self.call(ref, "org.freedesktop.DBus.Properties", "Get", "ss", _A11Y + interface, name)
         return answer[0].value
 
     async def properties(self, ref: Ref, interface: str, names: Sequence[str], *, at_once: bool) -> dict[str, Any]:
         """Properties of one of an object's interfaces, by one question or by one for each."""
         if not at_once:
-            values = await asyncio.gather(*(self._property(ref, interface, name) for name in names))
+            values = await asyncio.gather(*(self.get(ref, interface, name) for name in names))
             return dict(zip(names, values, strict=True))
         (got,) = await self.call(ref, "org.freedesktop.DBus.Properties", "GetAll", "s", _A11Y + interface)
         return {name: got[name].value for name in names if name in got}
 
     async def _children(self, ref: Ref) -> list[Ref]:
-        return [_ref(child) for child in (await self.call(ref, "Accessible", "GetChildren"))[0]]
-
-
-def _ref(pair: Sequence[str]) -> Ref:
-    return str(pair[0]), str(pair[1])
-
-
-def _bits(words: Sequence[int]) -> int:
-    return words[0] | (words[1] << 32 if len(words) > 1 else 0)
+        return [to_ref(child) for child in (await self.call(ref, "Accessible", "GetChildren"))[0]]
 
 
 class _Walk:
@@ -193,7 +140,7 @@ class _Walk:
 
     async def run(self) -> None:
         # Qt ends the program when it is asked for all properties at once.
-        self._at_once = await self._bus._property(self._root.ref, "Application", "ToolkitName") != "Qt"
+        self._at_once = await self._bus.get(self._root.ref, "Application", "ToolkitName") != "Qt"
         await self._load_cache()
         await self._descend(self._root, 0, is_root=True)
 
@@ -206,14 +153,14 @@ class _Walk:
         for item in items:
             if len(item) != 10:
                 return  # the form of before 2.0, without counts
-            ref, parent = _ref(item[0]), _ref(item[2])
+            ref, parent = to_ref(item[0]), to_ref(item[2])
             if ref == self._root.ref:
                 continue
             self._known[ref] = Accessible(
                 ref,
                 name=item[6],
                 role=str(item[7]),
-                states=_bits(item[9]),
+                states=bits(item[9]),
                 interfaces=frozenset(name.removeprefix(_A11Y) for name in item[5]),
                 child_count=item[4],
                 description=item[8],
@@ -224,11 +171,11 @@ class _Walk:
         """Reads the children of a node that is on the screen, then all of theirs, at once."""
         if depth >= _DEPTH or self._left <= 0:
             return
-        if "Table" in node.interfaces and node.child_count > _CELLS:
-            node.children = await _Sheet(self._bus, node).read()
+        if "Table" in node.interfaces and node.child_count > CELLS:
+            node.children = await Sheet(self._bus, node).read()
             return
         refs = (await self._refs_of(node, is_root))[: max(self._left, 0)]
-        if node.role == "menu" and refs and not await self._is_open(refs[0]):
+        if node.role == "menu" and refs and not await self._is_open({*refs[:2], refs[-1]}):
             return
         self._left -= len(refs)
         children = await asyncio.gather(*(self._load(ref) for ref in refs))
@@ -251,13 +198,13 @@ class _Walk:
         except NoAnswerError:
             return []
 
-    async def _is_open(self, item: Ref) -> bool:
-        """Whether a menu's items are shown, told by the first of them: most of an office's are not."""
-        try:
-            (words,) = await self._bus.call(item, "Accessible", "GetState")
-        except NoAnswerError:
-            return False
-        return bool(_bits(words) >> _SHOWING & 1)
+    async def _is_open(self, items: set[Ref]) -> bool:
+        """Whether a menu is open, told by some of its items; most of an office's hundreds of items are not shown."""
+        answers = await asyncio.gather(
+            *(self._bus.call(item, "Accessible", "GetState") for item in items), return_exceptions=True
+        )
+        words = [answer[0] for answer in answers if not isinstance(answer, BaseException)]
+        return any(bits(word) >> SHOWING & 1 for word in words)
 
     async def _load(self, ref: Ref) -> Accessible | None:
         """An object with its name, role and states: from the cache, or asked for."""
@@ -273,7 +220,7 @@ class _Walk:
                 bus.call(ref, "Accessible", "GetState"),
                 bus.properties(ref, "Accessible", ("Name", "ChildCount"), at_once=self._at_once),
             )
-            node.role, node.states = role[0], _bits(states[0])
+            node.role, node.states = role[0], bits(states[0])
             node.name, node.child_count = str(facts.get("Name", "")), int(facts.get("ChildCount", -1))
             if node.on_screen:
                 (names,) = await bus.call(ref, "Accessible", "GetInterfaces")
@@ -308,7 +255,7 @@ class _Walk:
         node.extents = (x, y, width, height)
 
     async def _ask_text(self, node: Accessible) -> None:
-        node.text = (await self._bus.call(node.ref, "Text", "GetText", "ii", 0, _TEXT_CHARACTERS))[0]
+        node.text = (await self._bus.call(node.ref, "Text", "GetText", "ii", 0, TEXT_CHARACTERS))[0]
 
     async def _ask_value(self, node: Accessible) -> None:
         names = ("CurrentValue", "MinimumValue", "MaximumValue", "MinimumIncrement")
@@ -318,116 +265,6 @@ class _Walk:
 
     async def _ask_actions(self, node: Accessible) -> None:
         node.actions = [tuple(row) for row in (await self._bus.call(node.ref, "Action", "GetActions"))[0]]
-
-
-class _Sheet:
-    """The cells of a large table that are in view.
-
-    Of each cell its text is asked for, and its states if it has any text or is selected. Empty cells share the states
-    of the first of them, and a cell's place follows from those of its row and its column.
-    """
-
-    def __init__(self, bus: Accessibility, table: Accessible) -> None:
-        self._bus = bus
-        self._table = table
-
-    async def read(self) -> list[Accessible]:
-        """Cells from the first to the last one in view, row by row."""
-        try:
-            x, y, width, height = (await self._bus.call(self._table.ref, "Component", "GetExtents", "u", 0))[0]
-            top, left = await self._cell_at(x + 2, y + 2)
-            bottom, right = await self._cell_at(x + width - 3, y + height - 3)
-        except NoAnswerError:
-            return []
-        rows, columns = range(top, bottom + 1), range(left, right + 1)
-        places = [(row, column) for row in rows for column in columns][:_CELLS]
-        found = await asyncio.gather(*(self._cell(*place) for place in places))
-        cells = {place: cell for place, cell in zip(places, found, strict=True) if cell is not None}
-        await asyncio.gather(self._place(cells), self._name(cells), self._states(cells))
-        return list(cells.values())
-
-    async def _cell_at(self, x: int, y: int) -> tuple[int, int]:
-        ref = _ref((await self._bus.call(self._table.ref, "Component", "GetAccessibleAtPoint", "iiu", x, y, 0))[0])
-        (index,) = await self._bus.call(ref, "Accessible", "GetIndexInParent")
-        (row,) = await self._bus.call(self._table.ref, "Table", "GetRowAtIndex", "i", index)
-        (column,) = await self._bus.call(self._table.ref, "Table", "GetColumnAtIndex", "i", index)
-        return row, column
-
-    async def _cell(self, row: int, column: int) -> Accessible | None:
-        try:
-            ref = _ref((await self._bus.call(self._table.ref, "Table", "GetAccessibleAt", "ii", row, column))[0])
-            (text,) = await self._bus.call(ref, "Text", "GetText", "ii", 0, _TEXT_CHARACTERS)
-        except NoAnswerError:
-            return None
-        return Accessible(ref, role="table cell", text=text)
-
-    async def _place(self, cells: dict[tuple[int, int], Accessible]) -> None:
-        """Extents: asked of the first cell in each row and column, and of those with text, which may be merged."""
-        first: dict[tuple[str, int], tuple[int, int]] = {}
-        for row, column in cells:
-            first.setdefault(("row", row), (row, column))
-            first.setdefault(("column", column), (row, column))
-        asked = {*first.values(), *(place for place, cell in cells.items() if cell.text)}
-        answers = await asyncio.gather(*(self._extents(cells[place]) for place in asked), return_exceptions=True)
-        known = {p: a for p, a in zip(asked, answers, strict=True) if not isinstance(a, BaseException)}
-        for place, cell in cells.items():
-            across, down = known.get(first["row", place[0]]), known.get(first["column", place[1]])
-            if place in known:
-                cell.extents = known[place]
-            elif across is not None and down is not None:
-                cell.extents = (down[0], across[1], down[2], across[3])
-
-    async def _extents(self, cell: Accessible) -> tuple[int, int, int, int]:
-        x, y, width, height = (await self._bus.call(cell.ref, "Component", "GetExtents", "u", 0))[0]
-        return x, y, width, height
-
-    async def _name(self, cells: dict[tuple[int, int], Accessible]) -> None:
-        """Names are the cells' addresses in a spreadsheet; another kind of table is asked."""
-        place, sample = next(iter(cells.items()))
-        first = await self._bus._property(sample.ref, "Accessible", "Name")
-        if first == _address(*place):
-            for spot, cell in cells.items():
-                cell.name = _address(*spot)
-            return
-        names = await asyncio.gather(*(self._bus._property(cell.ref, "Accessible", "Name") for cell in cells.values()))
-        for cell, name in zip(cells.values(), names, strict=True):
-            cell.name = name
-
-    async def _states(self, cells: dict[tuple[int, int], Accessible]) -> None:
-        selected = set(await self._selected())
-        empty = [cell for cell in cells.values() if not cell.text and cell.ref not in selected]
-        asked = [cell for cell in cells.values() if cell.text or cell.ref in selected] + empty[:1]
-        answers = await asyncio.gather(
-            *(self._bus.call(cell.ref, "Accessible", "GetState") for cell in asked), return_exceptions=True
-        )
-        for cell, answer in zip(asked, answers, strict=True):
-            cell.states = 0 if isinstance(answer, BaseException) else _bits(answer[0])
-        for cell in empty[1:]:
-            cell.states = empty[0].states & ~(1 << _FOCUSED)
-
-    async def _selected(self) -> list[Ref]:
-        """The selected cells, if they are few: a whole column has a million."""
-        if "Selection" not in self._table.interfaces:
-            return []
-        try:
-            count = await self._bus._property(self._table.ref, "Selection", "NSelectedChildren")
-            picks = range(min(count, _SELECTED))
-            refs = await asyncio.gather(
-                *(self._bus.call(self._table.ref, "Selection", "GetSelectedChild", "i", n) for n in picks)
-            )
-        except NoAnswerError:
-            return []
-        return [_ref(ref[0]) for ref in refs]
-
-
-def _address(row: int, column: int) -> str:
-    """A cell's name in a spreadsheet: B3."""
-    letters = ""
-    column += 1
-    while column:
-        column, digit = divmod(column - 1, 26)
-        letters = chr(ord("A") + digit) + letters
-    return f"{letters}{row + 1}"
 
 
 async def _nothing() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape, quoteattr
 
-from .atspi import STATES, Accessible
+from .atspi_model import STATES, Accessible
 
 __all__ = ["focused_terminal", "render"]
 

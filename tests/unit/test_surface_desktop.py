@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -12,7 +11,9 @@ import pytest
 
 from bunshin_gym.surfaces import ActionError, DesktopSurface, Episode, Screen
 from bunshin_gym.surfaces.computer_13 import ACTION_TYPES, to_source
-from bunshin_gym.toolserver import quiet
+from bunshin_gym.toolserver import atspi_model as atspi
+from bunshin_gym.toolserver import atspi_xml, quiet
+from bunshin_gym.toolserver.atspi_sheet import address
 
 SURFACE = DesktopSurface()
 SCREEN = Screen(width=64, height=48)
@@ -102,28 +103,7 @@ def test_samples_parse_and_observations_are_of_their_space() -> None:
     assert (observation["instruction"], observation["terminal"]) == ("do it", "")
 
 
-@pytest.fixture
-def rendering(monkeypatch: pytest.MonkeyPatch) -> object:
-    """The tree's modules; the D-Bus library, which only the image has, is not needed to write a tree down."""
-    import types
-
-    for name, names in {
-        "dbus_fast": ("Message", "MessageType"),
-        "dbus_fast.aio": ("MessageBus",),
-        "dbus_fast.auth": ("AuthExternal",),
-    }.items():
-        if name not in sys.modules:
-            module = types.ModuleType(name)
-            for each in names:
-                setattr(module, each, object)
-            monkeypatch.setitem(sys.modules, name, module)
-    from bunshin_gym.toolserver import atspi, atspi_xml
-
-    return atspi, atspi_xml
-
-
-def test_the_tree_has_the_shape_that_agents_know(rendering: tuple) -> None:  # type: ignore[type-arg]
-    atspi, atspi_xml = rendering
+def test_the_tree_has_the_shape_that_agents_know() -> None:
     showing = 1 << atspi.STATES.index("showing") | 1 << atspi.STATES.index("read-only")
     button = atspi.Accessible(("a", "/1"), name='say "<&>"', role="push button", states=showing)
     button.extents, button.text, button.value = (1, 2, 3, 4), "t\ufffc\x07", (1.0, 0.0, 9.0, 1.0)
@@ -149,8 +129,7 @@ def test_the_tree_has_the_shape_that_agents_know(rendering: tuple) -> None:  # t
     }
 
 
-def test_a_tree_that_is_too_long_is_cut_but_whole(rendering: tuple) -> None:  # type: ignore[type-arg]
-    atspi, atspi_xml = rendering
+def test_a_tree_that_is_too_long_is_cut_but_whole() -> None:
     children = [atspi.Accessible(("a", f"/{n}"), name="&" * 100, role="label") for n in range(500)]
     app = atspi.Accessible(("a", "/0"), name="app", role="application", children=children)
     text, cut = atspi_xml.render([app], max_characters=20_000)
@@ -159,8 +138,7 @@ def test_a_tree_that_is_too_long_is_cut_but_whole(rendering: tuple) -> None:  # 
     assert 10 < len(ElementTree.fromstring(text)[0]) < 500
 
 
-def test_the_focused_terminal_is_the_one_in_the_active_window(rendering: tuple) -> None:  # type: ignore[type-arg]
-    atspi, atspi_xml = rendering
+def test_the_focused_terminal_is_the_one_in_the_active_window() -> None:
     active, focused = (1 << atspi.STATES.index(name) for name in ("active", "focused"))
     terminals = [atspi.Accessible(("a", f"/{n}"), role="terminal", states=focused, text=f"{n}$ \n") for n in range(2)]
     frames = [
@@ -172,8 +150,8 @@ def test_the_focused_terminal_is_the_one_in_the_active_window(rendering: tuple) 
 
 
 @pytest.mark.parametrize(("row", "column", "name"), [(0, 0, "A1"), (9, 25, "Z10"), (0, 26, "AA1"), (4, 701, "ZZ5")])
-def test_cells_have_the_names_of_spreadsheets(rendering: tuple, row: int, column: int, name: str) -> None:  # type: ignore[type-arg]
-    assert rendering[0]._address(row, column) == name
+def test_cells_have_the_names_of_spreadsheets(row: int, column: int, name: str) -> None:
+    assert address(row, column) == name
 
 
 def test_rest_is_told_by_what_processes_do(tmp_path: Path) -> None:
