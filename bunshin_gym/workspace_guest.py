@@ -15,6 +15,7 @@ import httpx
 
 from bunshin_gym.bases import BaseKey
 from bunshin_gym.errors import ToolError, WorkspaceDied
+from bunshin_gym.gate import Gate
 from bunshin_gym.guest import Seen
 from bunshin_gym.images import ImageStore
 from bunshin_gym.runtime import runtime_layer
@@ -42,6 +43,7 @@ class WorkspaceGuest:
         self._socket = socket
         self._engine = engine
         self._escapes = 0
+        self._gate = Gate()
         self.client = ToolClient(workspace.root, socket=socket, timeout_s=_CALL_TIMEOUT_S)
 
     @property
@@ -73,7 +75,8 @@ class WorkspaceGuest:
 
     def execute(self, argv: Sequence[str], *, timeout_s: float = 60.0) -> str:
         """See `Page`."""
-        done = self.workspace.exec(argv, timeout_s=timeout_s)
+        with self._gate.passing():
+            done = self.workspace.exec(argv, timeout_s=timeout_s)
         if done.exit_code != 0:
             raise ToolError(f"{argv[0]}: exit code {done.exit_code}: {done.stderr.decode(errors='replace').strip()}")
         return done.stdout.decode(errors="replace")
@@ -102,13 +105,17 @@ class WorkspaceGuest:
 
     def fork(self, count: int) -> list[WorkspaceGuest]:
         """See `Guest`."""
-        with self.workspace.snapshot(engine=self._engine) as snapshot:
+        with self._take() as snapshot:
             return _guests(snapshot.spawn(count), socket=self._socket, engine=self._engine, stats=snapshot.stats)
 
     def snapshot(self) -> WorkspaceBase:
         """See `Guest`."""
-        snapshot = self.workspace.snapshot(engine=self._engine)
-        return WorkspaceBase(snapshot, image_digest="", socket=self._socket, engine=self._engine)
+        return WorkspaceBase(self._take(), image_digest="", socket=self._socket, engine=self._engine)
+
+    def _take(self) -> Snapshot:
+        """Between tool calls of whatever threads."""
+        with self._gate.shut(_CALL_TIMEOUT_S):
+            return self.workspace.snapshot(engine=self._engine)
 
     def stats(self) -> WorkspaceStats:
         """What it takes now."""
@@ -142,7 +149,8 @@ class WorkspaceGuest:
         if not self.workspace.alive:
             raise WorkspaceDied(f"workspace {self.workspace.id} has ended")
         try:
-            yield
+            with self._gate.passing():
+                yield
         except ToolError as error:
             # Its processes go before its process 1 does: a broken connection may be the first we hear of it.
             patience_s = _DEATH_TIMEOUT_S if isinstance(error.__cause__, httpx.HTTPError) else 0.0

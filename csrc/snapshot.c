@@ -448,13 +448,27 @@ static int take_steps(struct taking *take, const struct bsh_engine *engine, stru
 	return rc;
 }
 
+/* A socket that came up after the preflight, and whose other end is not in the workspace. */
+static bool is_late_connection(int rc, const struct bsh_error *err)
+{
+	const char *at = rc == -EIO && err ? strstr(err->msg, "Unix socket ") : NULL;
+
+	return at && strstr(at, " not found");
+}
+
 /* When the source died meanwhile, that is what to say, whatever failed first. */
 static int explain(const struct taking *take, int rc, struct bsh_error *err)
 {
 	struct bsh_error dead = {0};
 
-	if (rc == 0 || bsh_workspace_check_alive(take->ws, &dead) == 0)
+	if (rc == 0)
 		return rc;
+	if (bsh_workspace_check_alive(take->ws, &dead) == 0)
+		return is_late_connection(rc, err)
+			       ? bsh_fail(err, EBUSY,
+					 "something outside connected to the workspace meanwhile, as a tool call does; "
+					 "try again once it has returned")
+			       : rc;
 	if (err)
 		*err = dead;
 	return -dead.code;
