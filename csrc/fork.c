@@ -7,6 +7,7 @@
 #include "base/cleanup.h"
 #include "base/fault.h"
 #include "base/text.h"
+#include "host/advice.h"
 #include "host/spawn.h"
 #include "host/trace.h"
 #include "snapshot.h"
@@ -175,7 +176,7 @@ int bsh_snapshot_branch_weighed(struct bsh_snapshot *snap, const char *label, un
 	rc = branch_steps(snap, &manner, &trace, &carried, ret_ws, err);
 	bsh_snapshot_leave(snap);
 	if (rc < 0)
-		return bsh_context(err, rc, "branch of snapshot %s", snap->record.id);
+		return bsh_context(err, bsh_advise(err, rc), "branch of snapshot %s", snap->record.id);
 	if (ret_stats) {
 		memset(ret_stats, 0, sizeof(*ret_stats));
 		bsh_trace_report(&trace, ret_stats);

@@ -22,8 +22,9 @@ import guesthouse
 import pytest
 from support import engines
 
-from bunshin_gym.errors import BunshinError, EngineError, UnsupportedError, UsageError, WorkspaceDied
+from bunshin_gym.errors import BunshinError, EngineError, ResourceError, UnsupportedError, UsageError, WorkspaceDied
 from bunshin_gym.native import arm_fault, fault_points
+from bunshin_gym.paths import criu_path
 from bunshin_gym.workspace import Core, Workspace, core, list_snapshots, list_workspaces
 
 Start = Callable[..., Workspace]
@@ -331,6 +332,38 @@ def test_failing_criu_leaves_the_source_unharmed(rootfs: Path, tmp_path: Path, e
             workspace.fork(1, engine=engine)
         assert workspace.exec(["echo", "on"]).stdout == b"on\n"
         nothing_but(other, workspace)
+
+
+# Runs CRIU, but for restores: those meet a machine whose limit has been reached.
+AT_THE_LIMIT = """#!/bin/sh
+for word; do
+	case $word in
+	restore) restoring=1 ;;
+	--images-dir=*) dir=${{word#*=}} ;;
+	--work-dir=*) dir=${{word#*=}} ;;
+	--log-file=*) log=${{word#*=}} ;;
+	esac
+done
+[ "$restoring" ] || exec {criu} "$@"
+echo "(00.1) Error (criu/fsnotify.c:664): fsnotify: Can't create inotify for 0x000007: Too many open files" > $dir/$log
+exit 1
+"""
+
+
+def test_a_limit_of_the_machine_is_named_with_its_value_and_what_to_do(rootfs: Path, tmp_path: Path) -> None:
+    wrapper = tmp_path / "criu"
+    wrapper.write_text(AT_THE_LIMIT.format(criu=criu_path()))
+    wrapper.chmod(0o755)
+    other = core(tmp_path / "other-home", wrapper)
+    with Workspace.start(rootfs, argv=["sleep", "1000000"], core=other) as workspace:
+        now = Path("/proc/sys/fs/inotify/max_user_instances").read_text().strip()
+        with pytest.raises(ResourceError) as caught:
+            workspace.fork(1, engine="criu")
+        assert f"fs.inotify.max_user_instances is {now}, too few" in str(caught.value)
+        assert "sysctl -w fs.inotify.max_user_instances=1024" in str(caught.value)
+        assert workspace.exec(["echo", "on"]).stdout == b"on\n"
+        assert [record.id for record in list_workspaces(other.home)] == [workspace.id]
+        assert list_snapshots(other.home) == []
 
 
 def test_unknown_engine_is_refused(guest: Workspace) -> None:
