@@ -4,8 +4,8 @@
 All settings share memory by fork: plain is the memory-sharing baseline. By default every attempt runs in a real
 workspace of this machine. Recorded calls are made again; agents' thinking is slept. No thinking was recorded: it is
 log-normal, median 2 s by default and sigma 0.5, which is the fast end of the 2 to 20 s that are published for a step of
-a language model; the same draws in every setting. Batches run in each setting in turn, and a batch is over with its last
-attempt, whose thinking alone is a floor that no setting gets below (`floor`).
+a language model; the same draws in every setting. Batches run in each setting in turn, and a batch is over with its
+last attempt, whose thinking alone is a floor that no setting gets below (`floor`).
 
     python bench/epoch.py --json epoch.json                   real workspaces, batches of 8 and 16
     python bench/epoch.py --modelled --json model.json        calls last as recorded, on two modelled cores

@@ -13,7 +13,7 @@ import pytest
 HERE = Path(__file__).resolve().parent
 CORE = HERE.parents[1] / "csrc"
 BASE = sorted(CORE.glob("base/*.c"))
-HOST = [CORE / "host" / f"{name}.c" for name in ("features", "pagemap", "procfs", "spawn", "trace")]
+HOST = [CORE / "host" / f"{name}.c" for name in ("cgroup-weight", "features", "pagemap", "procfs", "spawn", "trace")]
 SOURCES = {"test_base": BASE, "test_host": [*BASE, *HOST, CORE / "record.c", CORE / "registry.c"]}
 BUILDS = {
     "gcc": ["gcc", "-O2"],

@@ -1,17 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Parsers and what needs no privilege. */
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/api.h"
 #include "base/cleanup.h"
+#include "base/fs.h"
 #include "base/text.h"
 #include "check.h"
+#include "host/cgroup.h"
 #include "host/features.h"
 #include "host/pagemap.h"
 #include "host/procfs.h"
@@ -115,6 +120,7 @@ static void test_mounts(void)
 			   "31 1 0:27 / /sys/fs/cgroup/memory rw shared:9 - cgroup memory rw,memory\n"
 			   "32 1 0:28 / /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset\n"
 			   "33 1 0:29 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n"
+			   "35 1 0:31 / /sys/fs/cgroup/disks rw - cgroup cgroup rw,blkio\n"
 			   "34 1 0:30 / /mnt/again rw - cgroup2 cgroup2 rw\nbroken line\n";
 	struct bsh_features features = {0};
 
@@ -122,10 +128,65 @@ static void test_mounts(void)
 	CHECK_TEXT(features.cgroup_v1_cpu, "/sys/fs/cgroup/cpu all");
 	CHECK_TEXT(features.cgroup_v1_memory, "/sys/fs/cgroup/memory");
 	CHECK_TEXT(features.cgroup_v2, "/sys/fs/cgroup/unified");
+	CHECK_TEXT(features.cgroup_v1_blkio, "/sys/fs/cgroup/disks");
 	CHECK(!features.cgroup_v1_freezer && !features.cgroup_v1_pids);
+	free(features.cgroup_v1_blkio);
 	free(features.cgroup_v1_cpu);
 	free(features.cgroup_v1_memory);
 	free(features.cgroup_v2);
+}
+
+static void write_files(const char *dir, const char *const *names)
+{
+	for (; *names; names++) {
+		auto_free char *path = bsh_format("%s/w/%s", dir, *names);
+		auto_close int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+
+		CHECK(fd >= 0);
+	}
+}
+
+static void check_file(const char *dir, const char *name, const char *expected)
+{
+	auto_free char *path = bsh_format("%s/w/%s", dir, name), *text = NULL;
+
+	CHECK(bsh_read_file(AT_FDCWD, path, &text, NULL, NULL) == 0);
+	CHECK_TEXT(text, expected);
+	unlink(path);
+}
+
+/* Plain files in the place of the kernel's: what is written where, on either kind of machine. */
+static void test_weights(void)
+{
+	const char *v1[] = {"cpu.shares", "cpu.idle", "blkio.bfq.weight", NULL};
+	const char *v2[] = {"cpu.weight", "io.weight", "io.bfq.weight", NULL};
+	char dir[] = "/tmp/bunshin-weights-XXXXXX";
+	auto_free char *group = NULL;
+	struct bsh_features features = {0};
+	struct bsh_error err = {0};
+
+	CHECK(mkdtemp(dir) != NULL);
+	group = bsh_format("%s/w", dir);
+	CHECK(mkdir(group, 0700) == 0);
+	CHECK(bsh_cgroup_weigh(&features, "w", 1, 1, &err) == -EOPNOTSUPP && strstr(err.msg, "CPU"));
+	CHECK(bsh_cgroup_weigh(&features, "w", 0, 1, &err) == 0);
+
+	features.cgroup_v1_cpu = features.cgroup_v1_blkio = dir;
+	write_files(dir, v1);
+	CHECK(bsh_cgroup_weigh(&features, "w", BSH_WEIGHT_IDLE, 1, &err) == 0);
+	check_file(dir, "cpu.shares", "10");
+	check_file(dir, "cpu.idle", "1");
+	check_file(dir, "blkio.bfq.weight", "10");
+
+	features.cgroup_v2 = dir;
+	features.v2_cpu = features.v2_io = true;
+	write_files(dir, v2);
+	CHECK(bsh_cgroup_weigh(&features, "w", 200, 2000, &err) == 0); /* a kernel without cpu.idle */
+	check_file(dir, "cpu.weight", "200");
+	check_file(dir, "io.weight", "2000");
+	check_file(dir, "io.bfq.weight", "1000");
+	CHECK(bsh_cgroup_weigh(&features, "w", 100, 0, &err) == -ENOENT);
+	CHECK(rmdir(group) == 0 && rmdir(dir) == 0);
 }
 
 static void test_record(void)
@@ -276,6 +337,7 @@ int main(void)
 	test_maps();
 	test_damaged_text();
 	test_mounts();
+	test_weights();
 	test_record();
 	test_owner();
 	test_children();

@@ -6,11 +6,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from support.cgroups import controls
 
 from bunshin_gym.cache.stamps import pixels_agree
 from bunshin_gym.envs import BunshinEnv
@@ -164,14 +164,8 @@ def phase(env: SpeculativeStep, wanted: str) -> Any:
         return runner._round.guesses[0]
 
 
-def control(guest: Any, name: str) -> set[str]:
-    """What the workspace's cgroups say in a file; empty where there is none."""
-    found = Path("/sys/fs/cgroup").glob(f"**/bunshin/*/{guest.workspace.id}/{name}")
-    return {path.read_text().strip() for path in found}
-
-
-def weights(guest: Any) -> tuple[set[str], ...]:
-    return tuple(control(guest, name) for name in ("cpu.idle", "cpu.shares", "cpu.weight"))
+def weights(guest: Any) -> dict[str, str]:
+    return controls(guest.workspace, "cpu.idle", "cpu.shares", "cpu.weight")
 
 
 @pytest.fixture
