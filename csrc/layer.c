@@ -307,6 +307,19 @@ static int gone_while_running(const struct bsh_layer_job *job, int from_dir, con
 	return !job->frozen && fstatat(from_dir, name, &st, AT_SYMLINK_NOFOLLOW) < 0 && errno == ENOENT;
 }
 
+static int copy_again(struct bsh_layer_job *job, int from_dir, int to_dir, const char *name, const struct stat *st,
+	const struct entry *ahead, struct bsh_error *err)
+{
+	int rc = 0;
+
+	if (ahead && (ahead->flags & ENTRY_COPIED)) {
+		if (S_ISREG(st->st_mode) && S_ISREG(ahead->mode))
+			return bsh_copy_file_over(from_dir, to_dir, name, st, &job->copied_bytes, err);
+		rc = bsh_remove_tree(to_dir, name, err);
+	}
+	return rc < 0 ? rc : bsh_copy_entry(from_dir, to_dir, name, st, &job->copied_bytes, err);
+}
+
 static int sync_file(struct bsh_layer_job *job, int from_dir, int to_dir, struct entry *now, const struct entry *ahead,
 	struct bsh_error *err)
 {
@@ -322,9 +335,7 @@ static int sync_file(struct bsh_layer_job *job, int from_dir, int to_dir, struct
 	} else if (ahead && (ahead->flags & ENTRY_COPIED) && unchanged(ahead, now)) {
 		rc = 0;
 	} else {
-		rc = ahead && (ahead->flags & ENTRY_COPIED) ? bsh_remove_tree(to_dir, now->name, err) : 0;
-		if (rc == 0)
-			rc = bsh_copy_entry(from_dir, to_dir, now->name, &st, &job->copied_bytes, err);
+		rc = copy_again(job, from_dir, to_dir, now->name, &st, ahead, err);
 	}
 	if (rc < 0 && gone_while_running(job, from_dir, now->name))
 		return bsh_remove_tree(to_dir, now->name, err);

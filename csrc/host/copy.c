@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/fs.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -146,8 +147,25 @@ static int copy_extents(int from, int to, off_t size, unsigned long long *bytes)
 	return 0;
 }
 
-static int copy_regular(int from_dir, int to_dir, const char *name, const struct stat *st, unsigned long long *bytes,
-	struct bsh_error *err)
+/*
+ * A copy that lies there already is written over, since new inodes are what costs most; not one with other names or
+ * attributes, which are not ours to change or would have to be compared.
+ */
+static int open_over(int dir, const char *name)
+{
+	char path[PATH_MAX];
+	struct stat st;
+
+	if (fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISREG(st.st_mode) || st.st_nlink != 1)
+		return -1;
+	entry_path(dir, name, path);
+	if (llistxattr(path, NULL, 0) > 0)
+		return -1;
+	return openat(dir, name, O_WRONLY | O_TRUNC | O_NOFOLLOW | O_CLOEXEC);
+}
+
+static int copy_regular(int from_dir, int to_dir, const char *name, const struct stat *st, bool over,
+	unsigned long long *bytes, struct bsh_error *err)
 {
 	auto_close int from = openat(from_dir, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NOATIME | O_NONBLOCK);
 	auto_close int to = -1;
@@ -155,7 +173,11 @@ static int copy_regular(int from_dir, int to_dir, const char *name, const struct
 
 	if (from < 0)
 		return bsh_fail(err, errno, "open %s", name);
-	to = openat(to_dir, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+	to = over ? open_over(to_dir, name) : -1;
+	if (to < 0 && over && unlinkat(to_dir, name, 0) < 0 && errno != ENOENT)
+		return bsh_fail(err, errno, "replace %s in the layer", name);
+	if (to < 0)
+		to = openat(to_dir, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
 	if (to < 0)
 		return bsh_fail(err, errno, "create %s in the layer", name);
 	if (st->st_size == 0)
@@ -189,13 +211,21 @@ int bsh_copy_is_whiteout(const struct stat *st)
 	return S_ISCHR(st->st_mode) && st->st_rdev == makedev(0, 0);
 }
 
+int bsh_copy_file_over(int from_dir, int to_dir, const char *name, const struct stat *st, unsigned long long *bytes,
+	struct bsh_error *err)
+{
+	int rc = copy_regular(from_dir, to_dir, name, st, true, bytes, err);
+
+	return rc < 0 ? rc : bsh_copy_metadata(from_dir, to_dir, name, st, err);
+}
+
 int bsh_copy_entry(int from_dir, int to_dir, const char *name, const struct stat *st, unsigned long long *bytes,
 	struct bsh_error *err)
 {
 	int rc = 0;
 
 	if (S_ISREG(st->st_mode))
-		rc = copy_regular(from_dir, to_dir, name, st, bytes, err);
+		rc = copy_regular(from_dir, to_dir, name, st, false, bytes, err);
 	else if (S_ISLNK(st->st_mode))
 		rc = copy_symlink(from_dir, to_dir, name, err);
 	else if (mknodat(to_dir, name, st->st_mode, st->st_rdev) < 0)

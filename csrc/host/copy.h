@@ -13,6 +13,10 @@
 int bsh_copy_entry(int from_dir, int to_dir, const char *name, const struct stat *st, unsigned long long *bytes,
 	struct bsh_error *err);
 
+/* The same for a regular file whose earlier copy may lie there: what of it can be used is. */
+int bsh_copy_file_over(int from_dir, int to_dir, const char *name, const struct stat *st, unsigned long long *bytes,
+	struct bsh_error *err);
+
 /* Gives the entry name of to_dir the owner, mode, times and attributes that *st and from_dir's have. */
 int bsh_copy_metadata(int from_dir, int to_dir, const char *name, const struct stat *st, struct bsh_error *err);
 

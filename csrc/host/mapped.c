@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "host/mapped.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <stdint.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "base/text.h"
 #include "host/procfs.h"
 
 struct list {
@@ -49,7 +53,47 @@ static int add_mapped(struct list *list, int dir_fd, const struct bsh_vma *vma, 
 	return 0;
 }
 
-static int find_mapped(struct list *list, int dir_fd, pid_t pid, struct bsh_error *err)
+/* PROCMAP_QUERY (6.11) in its own words: older headers lack it. */
+struct map_query {
+	uint64_t size, flags, addr;
+	uint64_t start, end, vma_flags, page_size, offset, inode;
+	uint32_t dev_major, dev_minor;
+	uint32_t name_size, build_id_size;
+	uint64_t name, build_id;
+};
+#define MAP_QUERY _IOWR('f', 17, struct map_query)
+#define MAP_QUERY_SHARED 0x08
+#define MAP_QUERY_OR_NEXT 0x10
+#define MAP_QUERY_FILE 0x20
+
+/* Asks for shared mappings of files alone, which are few: 1 if the kernel cannot. */
+static int query_mapped(struct list *list, int dir_fd, int maps_fd, pid_t pid, struct bsh_error *err)
+{
+	char name[PATH_MAX];
+	struct map_query query = {0};
+
+	for (;;) {
+		struct bsh_vma vma = {.name = name};
+		int rc;
+
+		query.size = sizeof(query);
+		query.flags = MAP_QUERY_SHARED | MAP_QUERY_FILE | MAP_QUERY_OR_NEXT;
+		query.name = (uint64_t)(uintptr_t)name;
+		query.name_size = sizeof(name);
+		if (ioctl(maps_fd, MAP_QUERY, &query) < 0) {
+			if (errno == ENOENT || errno == ESRCH)
+				return 0;
+			return errno == ENOTTY ? 1 : bsh_fail(err, errno, "ask for the mappings of pid %d", pid);
+		}
+		vma.name_len = query.name_size ? query.name_size - 1 : 0;
+		rc = add_mapped(list, dir_fd, &vma, err);
+		if (rc < 0)
+			return rc;
+		query.addr = query.end;
+	}
+}
+
+static int read_mapped(struct list *list, int dir_fd, pid_t pid, struct bsh_error *err)
 {
 	auto_free char *text = NULL;
 	const char *cursor;
@@ -67,6 +111,18 @@ static int find_mapped(struct list *list, int dir_fd, pid_t pid, struct bsh_erro
 			return rc;
 	}
 	return rc < 0 ? bsh_fail(err, -rc, "read the maps of pid %d", pid) : 0;
+}
+
+static int find_mapped(struct list *list, int dir_fd, pid_t pid, struct bsh_error *err)
+{
+	auto_free char *path = bsh_format("/proc/%d/maps", pid);
+	auto_close int maps = open(path, O_RDONLY | O_CLOEXEC);
+	int rc;
+
+	if (maps < 0)
+		return errno == ENOENT || errno == ESRCH ? 0 : bsh_fail(err, errno, "open %s", path);
+	rc = query_mapped(list, dir_fd, maps, pid, err);
+	return rc > 0 ? read_mapped(list, dir_fd, pid, err) : rc;
 }
 
 int bsh_mapped_inodes(

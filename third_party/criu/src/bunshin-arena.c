@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "bunshin-frames.h"
 #include "bunshin-pool.h"
 #include "log.h"
 #include "page.h"
@@ -211,6 +212,7 @@ static struct bunshin_seg *map_new(struct bunshin_task *task, const struct bunsh
 		.flags = vma->flags & FLAGS_KEPT,
 		.kind = vma->kind,
 		.whole = vma->whole,
+		.kept = start,
 	};
 	char *at = arena_place(task, start, end - start);
 
@@ -276,6 +278,7 @@ static struct bunshin_seg *take_over(struct bunshin_task *task, size_t i, const 
 	seg.prot = vma->prot;
 	seg.kind = vma->kind;
 	seg.whole = vma->whole;
+	seg.kept = vma->start + have;
 	if (reprot && mprotect(seg.addr, have, vma->prot | PROT_WRITE))
 		return NULL;
 	if (have < want) {
@@ -314,6 +317,7 @@ struct bunshin_seg *bunshin_seg_keep(struct bunshin_task *task, const struct bun
 	seg.addr += start - old->start;
 	seg.start = start;
 	seg.end = end;
+	seg.kept = end;
 	seg.prot = vma->prot;
 	seg.kind = vma->kind;
 	if (old->prot != vma->prot && mprotect(seg.addr, end - start, vma->prot | PROT_WRITE)) {
@@ -379,6 +383,12 @@ int bunshin_task_commit(struct bunshin_task *task)
 	return 0;
 }
 
+void bunshin_task_forget_ahead(struct bunshin_task *task)
+{
+	bunshin_ranges_free(&task->sealed);
+	bunshin_known_free(&task->known);
+}
+
 void bunshin_tasks_sweep(void)
 {
 	size_t i, kept = 0;
@@ -395,6 +405,7 @@ void bunshin_tasks_sweep(void)
 		xfree(task->segs.v);
 		xfree(task->next.v);
 		bunshin_ranges_free(&task->source);
+		bunshin_task_forget_ahead(task);
 	}
 	bunshin_n_tasks = kept;
 }

@@ -22,17 +22,24 @@
 #define THREADS_MAX 4
 #define JOB_RANGES 256
 #define JOB_BYTES (2u << 20)
+#define READS_MAX 512 /* of UIO_MAXIOV */
 
 /* Of an entry in /proc/PID/pagemap. */
 #define PM_PRESENT (1ull << 63)
 #define PM_FILE (1ull << 61)
 #define PM_EXCLUSIVE (1ull << 56)
 
+struct piece {
+	struct iovec from;
+	char *to;
+	enum bunshin_sharing how;
+};
+
 struct job {
 	struct job *next;
 	pid_t pid;
 	size_t n;
-	struct iovec from[JOB_RANGES], to[JOB_RANGES];
+	struct piece pieces[JOB_RANGES];
 };
 
 static struct {
@@ -49,28 +56,59 @@ static struct {
 static struct job *open_job;
 static size_t open_bytes;
 
-/* Mappings that their own process may not read, and whatever else process_vm_readv() stops at. */
-static int copy_by_mem(pid_t pid, struct iovec from, char *to)
+/* Reads from one process, as few calls as will do. */
+struct reader {
+	pid_t pid;
+	int mem, pagemap; /* opened when first needed */
+	size_t n;
+	struct iovec from[READS_MAX], to[READS_MAX];
+};
+
+static int open_proc_file(int *fd, pid_t pid, const char *name)
 {
 	char path[64];
-	int fd, ret = 0;
 
-	snprintf(path, sizeof(path), "/proc/%d/mem", pid);
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (fd < 0)
-		return errno;
+	if (*fd >= 0)
+		return 0;
+	snprintf(path, sizeof(path), "/proc/%d/%s", pid, name);
+	*fd = open(path, O_RDONLY | O_CLOEXEC);
+	return *fd < 0 ? errno : 0;
+}
+
+/* Mappings that their own process may not read, and whatever else process_vm_readv() stops at. */
+static int read_mem(struct reader *r, struct iovec from, char *to)
+{
+	int ret = open_proc_file(&r->mem, r->pid, "mem");
+
 	while (from.iov_len && !ret) {
-		ssize_t got = pread(fd, to, from.iov_len, (off_t)(unsigned long)from.iov_base);
+		ssize_t got = pread(r->mem, to, from.iov_len, (off_t)(unsigned long)from.iov_base);
 
-		if (got <= 0) {
-			ret = got ? errno : EFAULT;
-			break;
-		}
+		if (got <= 0)
+			return got ? errno : EFAULT;
 		from.iov_base += got;
 		from.iov_len -= got;
 		to += got;
 	}
-	close(fd);
+	return ret;
+}
+
+static int flush_reads(struct reader *r)
+{
+	size_t want = 0, i;
+	ssize_t got;
+	int ret = 0;
+
+	for (i = 0; i < r->n; i++)
+		want += r->from[i].iov_len;
+	if (!want)
+		return 0;
+	got = process_vm_readv(r->pid, r->to, r->n, r->from, r->n, 0);
+	if (got < 0 && errno != EFAULT)
+		return errno;
+	/* It stops at the first address that it may not read. */
+	for (i = 0; i < r->n && got != (ssize_t)want && !ret; i++)
+		ret = read_mem(r, r->from[i], r->to[i].iov_base);
+	r->n = 0;
 	return ret;
 }
 
@@ -83,27 +121,34 @@ static bool is_shared(uint64_t entry)
 	return entry & PM_PRESENT && !(entry & (PM_EXCLUSIVE | PM_FILE));
 }
 
-static int copy_pinned(pid_t pid, struct iovec from, char *to)
+enum bunshin_sharing bunshin_sharing_of(uint64_t entry)
 {
-	struct iovec local = { to, from.iov_len };
-	ssize_t got = process_vm_readv(pid, &local, 1, &from, 1, 0);
-
-	if (got == (ssize_t)from.iov_len)
-		return 0;
-	if (got < 0 && errno != EFAULT)
-		return errno;
-	return copy_by_mem(pid, from, to);
+	return is_shared(entry) ? BUNSHIN_PAGES_SHARED : BUNSHIN_PAGES_OWN;
 }
 
-/* Page tables' entries of a range, as many as fit; runs of one kind are copied at a time. */
-static int copy_runs(pid_t pid, int pagemap, struct iovec from, char *to)
+static int read_run(struct reader *r, bool shared, struct iovec from, char *to)
+{
+	int ret = 0;
+
+	if (shared)
+		return read_mem(r, from, to);
+	if (r->n == READS_MAX)
+		ret = flush_reads(r);
+	r->from[r->n] = from;
+	r->to[r->n++] = (struct iovec){ to, from.iov_len };
+	return ret;
+}
+
+/* Page tables' entries of a range tell which pages are shared; runs of one kind are read at a time. */
+static int read_range(struct reader *r, struct iovec from, char *to)
 {
 	uint64_t start = (unsigned long)from.iov_base, entries[JOB_BYTES / PAGE_SIZE];
 	size_t n = from.iov_len / PAGE_SIZE, i, next;
 
-	if (pread(pagemap, entries, n * sizeof(*entries), start / PAGE_SIZE * sizeof(*entries)) !=
-	    (ssize_t)(n * sizeof(*entries)))
-		return copy_pinned(pid, from, to);
+	if (open_proc_file(&r->pagemap, r->pid, "pagemap") ||
+	    pread(r->pagemap, entries, n * sizeof(*entries), start / PAGE_SIZE * sizeof(*entries)) !=
+		    (ssize_t)(n * sizeof(*entries)))
+		return read_run(r, false, from, to);
 	for (i = 0; i < n; i = next) {
 		struct iovec run = { (char *)from.iov_base + i * PAGE_SIZE };
 		bool shared = is_shared(entries[i]);
@@ -112,32 +157,41 @@ static int copy_runs(pid_t pid, int pagemap, struct iovec from, char *to)
 		for (next = i + 1; next < n && is_shared(entries[next]) == shared; next++)
 			;
 		run.iov_len = (next - i) * PAGE_SIZE;
-		ret = (shared ? copy_by_mem : copy_pinned)(pid, run, to + i * PAGE_SIZE);
+		ret = read_run(r, shared, run, to + i * PAGE_SIZE);
 		if (ret)
 			return ret;
 	}
 	return 0;
 }
 
-static int copy_now(pid_t pid, struct iovec *from, struct iovec *to, size_t n)
+static int read_all(pid_t pid, const struct piece *pieces, size_t n)
 {
-	char path[64];
-	int pagemap, ret = 0;
+	struct reader *r = xmalloc(sizeof(*r));
+	int ret = 0;
 	size_t i;
 
-	snprintf(path, sizeof(path), "/proc/%d/pagemap", pid);
-	pagemap = open(path, O_RDONLY | O_CLOEXEC);
+	if (!r)
+		return ENOMEM;
+	r->pid = pid;
+	r->mem = r->pagemap = -1;
+	r->n = 0;
 	for (i = 0; i < n && !ret; i++)
-		ret = pagemap < 0 ? copy_pinned(pid, from[i], to[i].iov_base)
-				  : copy_runs(pid, pagemap, from[i], to[i].iov_base);
-	if (pagemap >= 0)
-		close(pagemap);
+		ret = pieces[i].how == BUNSHIN_PAGES_MIXED
+			      ? read_range(r, pieces[i].from, pieces[i].to)
+			      : read_run(r, pieces[i].how == BUNSHIN_PAGES_SHARED, pieces[i].from, pieces[i].to);
+	if (!ret)
+		ret = flush_reads(r);
+	if (r->mem >= 0)
+		close(r->mem);
+	if (r->pagemap >= 0)
+		close(r->pagemap);
+	xfree(r);
 	return ret;
 }
 
 static void run_job(struct job *job)
 {
-	int ret = copy_now(job->pid, job->from, job->to, job->n);
+	int ret = read_all(job->pid, job->pieces, job->n);
 
 	if (!ret)
 		return;
@@ -226,7 +280,7 @@ void bunshin_copy_flush(void)
 	pthread_mutex_unlock(&queue.lock);
 }
 
-static int add_piece(pid_t pid, uint64_t from, char *to, size_t len)
+static int add_piece(pid_t pid, const struct piece *piece)
 {
 	if (open_job && (open_job->pid != pid || open_job->n == JOB_RANGES || open_bytes >= JOB_BYTES))
 		bunshin_copy_flush();
@@ -238,31 +292,30 @@ static int add_piece(pid_t pid, uint64_t from, char *to, size_t len)
 		open_job->pid = pid;
 		open_job->n = 0;
 	}
-	open_job->from[open_job->n] = (struct iovec){ (void *)from, len };
-	open_job->to[open_job->n++] = (struct iovec){ to, len };
-	open_bytes += len;
+	open_job->pieces[open_job->n++] = *piece;
+	open_bytes += piece->from.iov_len;
 	return 0;
 }
 
-int bunshin_copy_add(pid_t pid, uint64_t from, char *to, uint64_t len)
+int bunshin_copy_add(pid_t pid, uint64_t from, char *to, uint64_t len, enum bunshin_sharing how)
 {
 	while (len) {
-		uint64_t piece = len < JOB_BYTES ? len : JOB_BYTES;
+		struct piece piece = { { (void *)from, len < JOB_BYTES ? len : JOB_BYTES }, to, how };
 
-		if (add_piece(pid, from, to, piece))
+		if (add_piece(pid, &piece))
 			return -1;
-		from += piece;
-		to += piece;
-		len -= piece;
+		from += piece.from.iov_len;
+		to += piece.from.iov_len;
+		len -= piece.from.iov_len;
 	}
 	return 0;
 }
 
 int bunshin_copy_now(pid_t pid, uint64_t from, char *to, uint64_t len)
 {
-	struct iovec f = { (void *)from, len }, t = { to, len };
+	struct piece piece = { { (void *)from, len }, to, BUNSHIN_PAGES_MIXED };
 
-	errno = copy_now(pid, &f, &t, 1);
+	errno = read_all(pid, &piece, 1);
 	if (!errno)
 		return 0;
 	pr_perror("cannot read %lu bytes at %#lx of %d", (unsigned long)len, (unsigned long)from, pid);

@@ -17,6 +17,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -109,13 +110,13 @@ static bool is_code(const struct bunshin_vma *vma)
 }
 
 static int copy(struct walk *w, const struct bunshin_vma *vma, const struct bunshin_seg *seg, uint64_t start,
-		uint64_t end)
+		uint64_t end, enum bunshin_sharing how)
 {
 	char *to = seg->addr + (start - seg->start);
 
 	bunshin_fill_stats.copied_bytes += end - start;
 	if (!is_code(vma))
-		return bunshin_copy_add(w->real, start, to, end - start);
+		return bunshin_copy_add(w->real, start, to, end - start, how);
 	for (; start < end; start += PAGE_SIZE, to += PAGE_SIZE) {
 		if (!copy_code(start, to)) {
 			pr_err("code of %d at %#" PRIx64 " came late\n", w->real, start);
@@ -127,10 +128,10 @@ static int copy(struct walk *w, const struct bunshin_vma *vma, const struct buns
 
 /* Pages [start, end) of the source differ from the pool's, or are not there yet. */
 static int take(struct walk *w, const struct bunshin_vma *vma, const struct bunshin_seg *seg, uint64_t start,
-		uint64_t end)
+		uint64_t end, enum bunshin_sharing how)
 {
 	if (!w->ahead)
-		return w->share ? bunshin_ranges_add(&w->changed, start, end) : copy(w, vma, seg, start, end);
+		return w->share ? bunshin_ranges_add(&w->changed, start, end) : copy(w, vma, seg, start, end, how);
 	if (!bunshin_kmod_ready())
 		populate(seg->addr + (start - seg->start), end - start);
 	return 0;
@@ -155,36 +156,61 @@ static int settle(struct walk *w, const struct bunshin_vma *vma, const struct bu
 	if (!ret)
 		bunshin_fill_stats.shared_bytes += changed;
 	for (i = 0; ret == 1 && i < w->changed.n; i++)
-		if (copy(w, vma, seg, w->changed.v[i].start, w->changed.v[i].end))
+		if (copy(w, vma, seg, w->changed.v[i].start, w->changed.v[i].end, BUNSHIN_PAGES_MIXED))
 			ret = -1;
 	w->changed.n = 0;
 	w->resident = 0;
 	return ret < 0 ? -1 : 0;
 }
 
-/* [start, end) of the segment is resident in the source. */
+/* The pool's page for the source's at @at: as seen ahead, or now. */
+static int frame_of_ours(struct walk *w, const struct bunshin_seg *seg, uint64_t at, uint64_t *ret_entry)
+{
+	uint64_t shift = (uint64_t)seg->addr - seg->start;
+
+	*ret_entry = 0;
+	if (at >= seg->kept)
+		return 0;
+	if (w->ahead || !w->task->known.n)
+		return bunshin_frame_at(&w->ours, at + shift, seg->end + shift, ret_entry);
+	*ret_entry = bunshin_known_at(&w->task->known, at);
+	return 0;
+}
+
+/* [start, end) of the segment is resident in the source, and the pool may have the same pages. */
+static int compare_range(struct walk *w, const struct bunshin_vma *vma, const struct bunshin_seg *seg, uint64_t start,
+			 uint64_t end)
+{
+	enum bunshin_sharing how = BUNSHIN_PAGES_OWN;
+	uint64_t first = start, at;
+
+	for (at = start; at < end; at += PAGE_SIZE) {
+		uint64_t theirs, ours;
+		bool same;
+
+		if (bunshin_frame_at(&w->theirs, at, vma->end, &theirs) || frame_of_ours(w, seg, at, &ours))
+			return -1;
+		same = bunshin_same_frame(theirs, ours);
+		if (w->ahead && bunshin_known_add(&w->task->known, at, same ? theirs : 0))
+			return -1;
+		if (!same && bunshin_sharing_of(theirs) == how)
+			continue;
+		if (first < at && take(w, vma, seg, first, at, how))
+			return -1;
+		how = bunshin_sharing_of(theirs);
+		first = at + (same ? PAGE_SIZE : 0);
+		if (same && !w->ahead)
+			bunshin_fill_stats.shared_bytes += PAGE_SIZE;
+	}
+	return first < end ? take(w, vma, seg, first, end, how) : 0;
+}
+
 static int take_range(struct walk *w, const struct bunshin_vma *vma, const struct bunshin_seg *seg, uint64_t start,
 		      uint64_t end)
 {
-	uint64_t shift = (uint64_t)seg->addr - seg->start, first = start, at;
-
 	w->resident += end - start;
-	if (!bunshin_fill_inherited)
-		return take(w, vma, seg, start, end);
-	for (at = start; at < end; at += PAGE_SIZE) {
-		uint64_t theirs, ours;
-
-		if (bunshin_frame_at(&w->theirs, at, vma->end, &theirs) || bunshin_frame_at(&w->ours, at + shift, seg->end + shift, &ours))
-			return -1;
-		if (!bunshin_same_frame(theirs, ours))
-			continue;
-		if (first < at && take(w, vma, seg, first, at))
-			return -1;
-		first = at + PAGE_SIZE;
-		if (!w->ahead)
-			bunshin_fill_stats.shared_bytes += PAGE_SIZE;
-	}
-	return first < end ? take(w, vma, seg, first, end) : 0;
+	return bunshin_fill_inherited ? compare_range(w, vma, seg, start, end)
+				      : take(w, vma, seg, start, end, BUNSHIN_PAGES_MIXED);
 }
 
 /* One segment for all of the VMA; @i: the first range of the source in it. */
@@ -195,7 +221,7 @@ static int walk_whole(struct walk *w, const struct bunshin_vma *vma, size_t i)
 	if (!seg)
 		return -1;
 	if (vma->whole)
-		return take(w, vma, seg, vma->start, vma->end) || settle(w, vma, seg) ? -1 : 0;
+		return take(w, vma, seg, vma->start, vma->end, BUNSHIN_PAGES_MIXED) || settle(w, vma, seg) ? -1 : 0;
 	for (; i < w->source.n && w->source.v[i].start < vma->end; i++) {
 		uint64_t start = w->source.v[i].start, end = w->source.v[i].end;
 
@@ -228,7 +254,7 @@ static int walk_runs_in(struct walk *w, const struct bunshin_vma *vma, uint64_t 
 			if (i < old->n && old->v[i].start < stop)
 				stop = old->v[i].start;
 			seg = bunshin_seg_run(w->task, vma, start, stop);
-			if (!seg || take(w, vma, seg, start, stop) || settle(w, vma, seg))
+			if (!seg || take(w, vma, seg, start, stop, BUNSHIN_PAGES_MIXED) || settle(w, vma, seg))
 				return -1;
 		}
 		start = stop;
@@ -278,21 +304,68 @@ static int walk_vmas(struct walk *w, const struct bunshin_vma *vmas, size_t n)
 	return 0;
 }
 
+static int compare_starts(const void *a, const void *b)
+{
+	const struct bunshin_range *x = a, *y = b;
+
+	return x->start < y->start ? -1 : x->start > y->start;
+}
+
+/* Frozen: what was sealed when the source ran is so now, if it is the same mapping still. */
+static void mark_sealed(const struct bunshin_task *task, struct bunshin_vma *vmas, size_t n)
+{
+	size_t i;
+
+	for (i = 0; i < n; i++) {
+		struct bunshin_range key = { vmas[i].start }, *found;
+
+		vmas[i].sealed = 0;
+		if (!task || !task->sealed.n || vmas[i].kind == BUNSHIN_WHOLE || (vmas[i].prot & PROT_WRITE))
+			continue;
+		found = bsearch(&key, task->sealed.v, task->sealed.n, sizeof(key), compare_starts);
+		vmas[i].sealed = found && found->end == vmas[i].end;
+	}
+}
+
+/* Ahead: a mapping that is sealed and has no pages of its own will not have any. */
+static int keep_sealed(struct bunshin_task *task, const struct bunshin_vma *vmas, size_t n,
+		       const struct bunshin_ranges *source)
+{
+	size_t i, k = 0;
+
+	for (i = 0; i < n; i++) {
+		while (k < source->n && source->v[k].end <= vmas[i].start)
+			k++;
+		if (!vmas[i].sealed || !vmas[i].kind || (k < source->n && source->v[k].start < vmas[i].end))
+			continue;
+		/* Neighbours stay apart. */
+		if (bunshin_ranges_push(&task->sealed, vmas[i].start, vmas[i].end))
+			return -1;
+	}
+	return 0;
+}
+
 static int walk_task(struct walk *w, pid_t vpid, struct bunshin_vma *vmas, size_t n)
 {
-	if (bunshin_scan_vmas(w->theirs.fd, vmas, n, &w->source))
+	if (bunshin_scan_vmas(w->theirs.fd, vmas, n, w->ahead, &w->source))
 		return -1;
-	mark_empty(w, vmas, n);
 	w->task = bunshin_task_get(vpid, vmas, n);
 	if (!w->task)
 		return -1;
-	if (!w->ahead)
+	if (w->ahead) {
+		bunshin_task_forget_ahead(w->task);
+		if (keep_sealed(w->task, vmas, n, &w->source))
+			return -1;
+	} else {
 		w->task->real = w->real;
+	}
+	mark_empty(w, vmas, n);
 	if (walk_vmas(w, vmas, n) || bunshin_task_commit(w->task))
 		return -1;
 	bunshin_copy_flush();
 	bunshin_ranges_free(&w->task->source);
 	if (!w->ahead) {
+		bunshin_task_forget_ahead(w->task);
 		w->task->source = w->source;
 		w->source = (struct bunshin_ranges){};
 	}
@@ -350,6 +423,7 @@ int bunshin_fill_ahead(pid_t root)
 
 	if (bunshin_read_tree(root, &pids, &n_pids))
 		return -1;
+	bunshin_recheck_begin();
 	for (i = 0; i < n_pids && !ret; i++) {
 		struct bunshin_vma *vmas;
 
@@ -370,12 +444,16 @@ int bunshin_fill_ahead(pid_t root)
 
 void bunshin_fill_begin(void)
 {
+	bool stayed = bunshin_recheck_begin();
 	size_t i;
 
 	bunshin_fill_stats = (struct bunshin_fill_stats){};
-	bunshin_recheck_begin();
-	for (i = 0; i < bunshin_n_tasks; i++)
+	for (i = 0; i < bunshin_n_tasks; i++) {
 		bunshin_tasks[i].real = 0;
+		/* Pages are elsewhere now than they were ahead. */
+		if (!stayed)
+			bunshin_known_free(&bunshin_tasks[i].known);
+	}
 }
 
 /* Pages that the pool has and the source has not (any more) read as zero. */
@@ -463,15 +541,16 @@ static int keep_code(pid_t real, uint64_t start, uint64_t end)
 	return 0;
 }
 
-int bunshin_fill_code(pid_t real, const struct bunshin_vma *vmas, size_t n)
+int bunshin_fill_code(pid_t vpid, pid_t real, struct bunshin_vma *vmas, size_t n)
 {
 	struct bunshin_ranges ranges = {};
 	int fd = bunshin_open_pagemap(real), ret = fd < 0 ? -1 : 0;
 	size_t i, k;
 
 	forget_code();
+	mark_sealed(bunshin_task_find(vpid), vmas, n);
 	for (i = 0; i < n && !ret; i++) {
-		if (!is_code(&vmas[i]) || !vmas[i].kind)
+		if (!is_code(&vmas[i]) || !vmas[i].kind || vmas[i].sealed)
 			continue;
 		ret = bunshin_scan(fd, vmas[i].start, vmas[i].end, &ranges);
 		for (k = 0; k < ranges.n && !ret; k++)

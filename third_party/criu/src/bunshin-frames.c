@@ -102,7 +102,8 @@ static int recheck_seg(struct pair *pair, const struct bunshin_seg *seg)
 			if (bunshin_frame_at(&pair->theirs, at, seg->end, &theirs) ||
 			    bunshin_frame_at(&pair->ours, (uint64_t)to, (uint64_t)seg->addr + (seg->end - seg->start), &ours))
 				return -1;
-			if (!bunshin_same_frame(theirs, ours) && bunshin_copy_add(pair->task->real, at, to, PAGE_SIZE))
+			if (!bunshin_same_frame(theirs, ours) &&
+			    bunshin_copy_add(pair->task->real, at, to, PAGE_SIZE, bunshin_sharing_of(theirs)))
 				return -1;
 		}
 	}
@@ -131,9 +132,47 @@ static int recheck_task(struct bunshin_task *task)
 	return ret;
 }
 
-void bunshin_recheck_begin(void)
+bool bunshin_recheck_begin(void)
 {
+	uint64_t seen = moves_seen;
+
 	moves_seen = frame_moves();
+	return seen == moves_seen;
+}
+
+/* ---- frames seen ahead ---- */
+
+void bunshin_known_free(struct bunshin_known *known)
+{
+	bunshin_ranges_free(&known->ranges);
+	xfree(known->entries);
+	*known = (struct bunshin_known){};
+}
+
+int bunshin_known_add(struct bunshin_known *known, uint64_t addr, uint64_t entry)
+{
+	if (known->n == known->room) {
+		size_t room = known->room ? 2 * known->room : 1024;
+		uint64_t *entries = xrealloc(known->entries, room * sizeof(*entries));
+
+		if (!entries)
+			return -1;
+		known->entries = entries;
+		known->room = room;
+	}
+	known->entries[known->n++] = entry;
+	return bunshin_ranges_add(&known->ranges, addr, addr + PAGE_SIZE);
+}
+
+uint64_t bunshin_known_at(struct bunshin_known *known, uint64_t addr)
+{
+	const struct bunshin_ranges *ranges = &known->ranges;
+
+	for (; known->at < ranges->n && ranges->v[known->at].end <= addr; known->at++)
+		known->before += (ranges->v[known->at].end - ranges->v[known->at].start) / PAGE_SIZE;
+	if (known->at == ranges->n || ranges->v[known->at].start > addr)
+		return 0;
+	return known->entries[known->before + (addr - ranges->v[known->at].start) / PAGE_SIZE];
 }
 
 int bunshin_fill_recheck(void)

@@ -115,7 +115,7 @@ void bunshin_mapfile_keep(const char *path, unsigned long inode, struct vma_area
 	files[inode % BUCKETS] = file;
 }
 
-int bunshin_mapfile_mnt_id(struct vma_area *vma, int fd)
+static struct mapfile *find_by_stat(const struct vma_area *vma)
 {
 	struct mapfile *file = NULL;
 
@@ -123,6 +123,20 @@ int bunshin_mapfile_mnt_id(struct vma_area *vma, int fd)
 		for (file = files[vma->vmst->st_ino % BUCKETS]; file; file = file->next)
 			if (file->st.st_ino == vma->vmst->st_ino && file->st.st_dev == vma->vmst->st_dev)
 				break;
+	return file;
+}
+
+int bunshin_mapfile_fd(const struct vma_area *vma)
+{
+	struct mapfile *file = find_by_stat(vma);
+
+	return file ? file->fd : -1;
+}
+
+int bunshin_mapfile_mnt_id(struct vma_area *vma, int fd)
+{
+	struct mapfile *file = find_by_stat(vma);
+
 	if (file && file->mnt_id >= 0) {
 		vma->mnt_id = file->mnt_id;
 		return 0;

@@ -20,6 +20,8 @@ bool bunshin_mapfile_flags(const char *path, unsigned long inode, struct vma_are
 bool bunshin_mapfile_open(const char *path, unsigned long inode, struct vma_area *vma, int *ret_fd);
 /* The mapping's file has been looked up by other means. */
 void bunshin_mapfile_keep(const char *path, unsigned long inode, struct vma_area *vma, int fd);
+/* A descriptor of the mapping's file, not the caller's to close; -1: none is kept. */
+int bunshin_mapfile_fd(const struct vma_area *vma);
 /* As get_fd_mntid(). */
 int bunshin_mapfile_mnt_id(struct vma_area *vma, int fd);
 

@@ -41,6 +41,8 @@ bool bunshin_recording(void);
 int bunshin_record_start(void);
 /* Dump: a task's smaps, or what serves as such. */
 int bunshin_smaps_open(pid_t pid);
+/* Dump: a task's mappings, parsed ahead: 0; 1: they are not known. */
+int bunshin_known_mappings(pid_t pid, struct vm_area_list *vmas, int (*dump)(struct vma_area *vma, int fd));
 /* Dump: adds a task's guard pages; 1: they are not known. */
 int bunshin_record_guards(pid_t pid, struct vm_area_list *vmas);
 /* Dump: hands a task's private memory to the pool. */
@@ -93,6 +95,7 @@ struct bunshin_vma {
 	uint32_t flags; /* of mmap */
 	uint32_t kind;
 	uint32_t whole; /* every page counts, resident or not */
+	uint32_t sealed; /* of a file, and never was writable */
 	uint64_t file;	/* tells files of one task apart; 0: none */
 };
 
@@ -112,11 +115,20 @@ struct bunshin_seg {
 	uint32_t kind;
 	bool whole; /* all its pages count, as in its VMA */
 	bool moved; /* its pages went elsewhere while the next list was made */
+	uint64_t kept; /* from start to here it has pages of the list before */
 };
 
 struct bunshin_segs {
 	struct bunshin_seg *v;
 	size_t n, room;
+};
+
+/* See bunshin-frames.h. */
+struct bunshin_known {
+	struct bunshin_ranges ranges;
+	uint64_t *entries;
+	size_t n, room;
+	size_t at, before; /* where the last question was answered */
 };
 
 struct bunshin_task {
@@ -126,6 +138,8 @@ struct bunshin_task {
 	uint64_t size, used;
 	struct bunshin_segs segs, next; /* as it is; as it becomes */
 	struct bunshin_ranges source; /* private pages of the source, until the sweep */
+	struct bunshin_ranges sealed; /* ahead: mappings that cannot have any, each an entry */
+	struct bunshin_known known;   /* ahead */
 	bool inherited; /* restore: in this process's address space */
 };
 
@@ -135,6 +149,8 @@ extern size_t bunshin_n_tasks;
 struct bunshin_task *bunshin_task_find(pid_t vpid);
 /* Finds or makes the task; its arena keeps clear of @vmas and has room for them. */
 struct bunshin_task *bunshin_task_get(pid_t vpid, const struct bunshin_vma *vmas, size_t n);
+/* What was seen of it while the source ran counts no more. */
+void bunshin_task_forget_ahead(struct bunshin_task *task);
 /* Drops the tasks whose real pid is 0. */
 void bunshin_tasks_sweep(void);
 
@@ -162,11 +178,14 @@ void bunshin_tasks_advise(int advice);
 void bunshin_ranges_free(struct bunshin_ranges *ranges);
 /* Index of the first range that ends above @addr. */
 size_t bunshin_ranges_find(const struct bunshin_ranges *ranges, uint64_t addr);
+/* Adds a range behind the others; an entry of its own, or as a part of the last if it follows that. */
+int bunshin_ranges_push(struct bunshin_ranges *ranges, uint64_t start, uint64_t end);
 int bunshin_ranges_add(struct bunshin_ranges *ranges, uint64_t start, uint64_t end);
 /* Private pages (resident or swapped out, not zero pages, not guards) between two addresses, in order. */
 int bunshin_scan(int pagemap_fd, uint64_t start, uint64_t end, struct bunshin_ranges *ret_ranges);
-/* The same in all of a process's mappings that have a kind. */
-int bunshin_scan_vmas(int pagemap_fd, const struct bunshin_vma *vmas, size_t n, struct bunshin_ranges *ret_ranges);
+/* The same in a process's mappings that have a kind; @all: also in those that are sealed. */
+int bunshin_scan_vmas(int pagemap_fd, const struct bunshin_vma *vmas, size_t n, bool all,
+		      struct bunshin_ranges *ret_ranges);
 /* The VMAs of a running process, as far as /proc/PID/smaps tells. */
 int bunshin_read_vmas(pid_t pid, struct bunshin_vma **ret_vmas, size_t *ret_n);
 /*
@@ -196,8 +215,11 @@ extern bool bunshin_fill_inherited;
 int bunshin_fill_ahead(pid_t root);
 /* Source is frozen. */
 void bunshin_fill_begin(void);
-/* First, for each task: copies the pages of code that it has changed, since the dump is going to poke into code. */
-int bunshin_fill_code(pid_t real, const struct bunshin_vma *vmas, size_t n);
+/*
+ * First, for each task: copies the pages of code that it has changed, since the dump is going to poke into code. Also
+ * notes in @vmas which are sealed.
+ */
+int bunshin_fill_code(pid_t vpid, pid_t real, struct bunshin_vma *vmas, size_t n);
 /*
  * One task: queues the copying. @vmas are all that it has, in order, and are written to.
  */

@@ -172,9 +172,9 @@ int bunshin_record_start(void)
 		return 0;
 	/* Twice: beside the pool's own preparations, and for what has changed when they are done. */
 	if (bunshin_smaps_learn(root_item->pid->real) || hear(&note) || note.type != LEARN ||
-	    bunshin_smaps_learn(root_item->pid->real) || bunshin_restart_learn(root_item->pid->real) ||
-	    bunshin_smaps_scout() || say((struct note){ .type = DONE }) || hear(&note) ||
-	    note.type != GO)
+	    bunshin_smaps_learn(root_item->pid->real) || bunshin_smaps_parse() ||
+	    bunshin_restart_learn(root_item->pid->real) || bunshin_smaps_scout() ||
+	    say((struct note){ .type = DONE }) || hear(&note) || note.type != GO)
 		return -1;
 	bunshin_scout_go();
 	bunshin_phase("seize");
@@ -365,7 +365,7 @@ static int done(int ret)
 static int serve_task(const struct note *note)
 {
 	struct bunshin_vma *vmas = rec.shared->vmas[note->id];
-	int ret = bunshin_fill_code(note->real, vmas, note->n);
+	int ret = bunshin_fill_code(note->vpid, note->real, vmas, note->n);
 
 	if (done(ret) || ret)
 		return -1;

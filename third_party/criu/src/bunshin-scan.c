@@ -40,12 +40,8 @@ void bunshin_ranges_free(struct bunshin_ranges *ranges)
 	*ranges = (struct bunshin_ranges){};
 }
 
-int bunshin_ranges_add(struct bunshin_ranges *ranges, uint64_t start, uint64_t end)
+int bunshin_ranges_push(struct bunshin_ranges *ranges, uint64_t start, uint64_t end)
 {
-	if (ranges->n && ranges->v[ranges->n - 1].end == start) {
-		ranges->v[ranges->n - 1].end = end;
-		return 0;
-	}
 	if (ranges->n == ranges->room) {
 		size_t room = ranges->room ? 2 * ranges->room : 256;
 		struct bunshin_range *v = xrealloc(ranges->v, room * sizeof(*v));
@@ -56,6 +52,14 @@ int bunshin_ranges_add(struct bunshin_ranges *ranges, uint64_t start, uint64_t e
 		ranges->room = room;
 	}
 	ranges->v[ranges->n++] = (struct bunshin_range){ start, end };
+	return 0;
+}
+
+int bunshin_ranges_add(struct bunshin_ranges *ranges, uint64_t start, uint64_t end)
+{
+	if (!ranges->n || ranges->v[ranges->n - 1].end != start)
+		return bunshin_ranges_push(ranges, start, end);
+	ranges->v[ranges->n - 1].end = end;
 	return 0;
 }
 
@@ -136,16 +140,21 @@ static int scan_by_read(int fd, uint64_t start, uint64_t end, struct bunshin_ran
 	return 0;
 }
 
-int bunshin_scan(int pagemap_fd, uint64_t start, uint64_t end, struct bunshin_ranges *ret_ranges)
+static int scan(int fd, uint64_t start, uint64_t end, struct bunshin_ranges *ranges)
 {
-	ret_ranges->n = 0;
 	/* [vsyscall] lies above. */
 	end = min_t(uint64_t, end, kdat.task_size);
 	if (start >= end)
 		return 0;
 	if (kdat.has_pagemap_scan)
-		return scan_by_ioctl(pagemap_fd, start, end, ret_ranges);
-	return scan_by_read(pagemap_fd, start, end, ret_ranges);
+		return scan_by_ioctl(fd, start, end, ranges);
+	return scan_by_read(fd, start, end, ranges);
+}
+
+int bunshin_scan(int pagemap_fd, uint64_t start, uint64_t end, struct bunshin_ranges *ret_ranges)
+{
+	ret_ranges->n = 0;
+	return scan(pagemap_fd, start, end, ret_ranges);
 }
 
 /*
@@ -157,17 +166,25 @@ static bool is_reservation(const struct bunshin_vma *vma)
 	return !vma->prot && vma->end - vma->start > RESERVATION_MIN;
 }
 
-int bunshin_scan_vmas(int pagemap_fd, const struct bunshin_vma *vmas, size_t n, struct bunshin_ranges *ret_ranges)
+static bool worth_a_scan(const struct bunshin_vma *vma, bool all)
 {
-	size_t i;
+	return vma->kind && (all || !vma->sealed) && (kdat.has_pagemap_scan || !is_reservation(vma));
+}
 
-	if (kdat.has_pagemap_scan || !n)
-		return bunshin_scan(pagemap_fd, 0, n ? vmas[n - 1].end : 0, ret_ranges);
+int bunshin_scan_vmas(int pagemap_fd, const struct bunshin_vma *vmas, size_t n, bool all, struct bunshin_ranges *ret_ranges)
+{
+	size_t i, first;
+
 	ret_ranges->n = 0;
-	for (i = 0; i < n; i++)
-		if (vmas[i].kind && !is_reservation(&vmas[i]) &&
-		    scan_by_read(pagemap_fd, vmas[i].start, vmas[i].end, ret_ranges))
+	/* Neighbours are scanned at a stroke, with what lies between them. */
+	for (i = 0; i < n; i++) {
+		if (!worth_a_scan(&vmas[i], all))
+			continue;
+		for (first = i; i + 1 < n && worth_a_scan(&vmas[i + 1], all) && kdat.has_pagemap_scan; i++)
+			;
+		if (scan(pagemap_fd, vmas[first].start, vmas[i].end, ret_ranges))
 			return -1;
+	}
 	return 0;
 }
 
@@ -194,13 +211,22 @@ static bool parse_header(const char *line, struct bunshin_vma *vma)
 	return true;
 }
 
+/*
+ * A private mapping is accounted for from when it is first writable, for ever. A file's that never was has no pages of
+ * its own, unless a debugger put them there.
+ */
 static void parse_flags(const char *line, struct bunshin_vma *vma)
 {
+	vma->sealed = vma->kind == BUNSHIN_RUN && !(vma->prot & PROT_WRITE);
 	for (line = strchr(line, ' '); line && line[1]; line = strchr(line + 1, ' ')) {
 		if (!strncmp(line, " gd", 3))
 			vma->flags |= MAP_GROWSDOWN;
-		else if (!strncmp(line, " nr", 3))
+		else if (!strncmp(line, " ac", 3))
+			vma->sealed = 0;
+		else if (!strncmp(line, " nr", 3)) {
 			vma->flags |= MAP_NORESERVE;
+			vma->sealed = 0;
+		}
 		else if (!strncmp(line, " ht", 3))
 			vma->kind = vma->kind ? BUNSHIN_COPY : 0;
 		else if (!strncmp(line, " io", 3) || !strncmp(line, " pf", 3) || !strncmp(line, " dp", 3))

@@ -6,6 +6,8 @@
 
 /* Source runs: reads /proc/PID/smaps of all processes below @root, or again where mappings have changed. */
 int bunshin_smaps_learn(pid_t root);
+/* Then: parses what was learnt, so that bunshin_known_mappings() can give it. */
+int bunshin_smaps_parse(void);
 /* Afterwards: has a scout ready that compares as soon as the source is frozen. */
 int bunshin_smaps_scout(void);
 /*
