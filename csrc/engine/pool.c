@@ -364,8 +364,10 @@ static int pool_branch(void *opaque, const struct bsh_place *place, struct bsh_t
 	}
 	bsh_close_fd(&ends[0]);
 	bsh_trace_end(trace, phase);
-	if (rc == 0)
+	if (rc == 0) {
+		copy_phases(trace, &answer);
 		*ret_pid = answer.pid;
+	}
 	return rc;
 }
 

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "bunshin-gzip.h"
@@ -22,6 +23,7 @@
 #include "cr_options.h"
 #include "crtools.h"
 #include "files.h"
+#include "files-reg.h"
 #include "image.h"
 #include "kerndat.h"
 #include "log.h"
@@ -43,6 +45,7 @@ static const int *cgroup_fds;
 static unsigned int n_cgroups;
 static struct bunshin_move *moves;
 static size_t n_moves, moves_room;
+static int64_t tasks_ns; /* when the root task was about to be forked */
 
 bool bunshin_branching(void)
 {
@@ -64,12 +67,22 @@ static bool in_subtree(pid_t vpid_, const struct pstree_item *root)
 	return false;
 }
 
+static int64_t now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec * 1000000000ll + t.tv_nsec;
+}
+
 void bunshin_before_fork(struct pstree_item *child)
 {
 	size_t i;
 
 	if (!branching)
 		return;
+	if (!child->parent)
+		tasks_ns = now_ns();
 	for (i = 0; i < bunshin_n_tasks; i++) {
 		struct bunshin_task *task = &bunshin_tasks[i];
 
@@ -151,6 +164,16 @@ static int add_move(uint64_t what, const struct bunshin_seg *seg)
 	return 0;
 }
 
+/* Relocations mostly fill their mapping. A file without a name is opened all the same: that is what makes it go again. */
+static bool is_all_dirty(const struct bunshin_seg *seg, const struct vma_area *vma)
+{
+	if (seg->kind != BUNSHIN_RUN || seg->start != vma->e->start || seg->end != vma->e->end ||
+	    (vma->e->flags & MAP_LOCKED))
+		return false;
+	return vma->vmfd && vma->vmfd->ops->type == FD_TYPES__REG &&
+	       !container_of(vma->vmfd, struct reg_file_info, d)->remap;
+}
+
 static int map_vma(const struct bunshin_task *task, struct vma_area *vma)
 {
 	const struct bunshin_segs *segs = &task->segs;
@@ -160,6 +183,14 @@ static int map_vma(const struct bunshin_task *task, struct vma_area *vma)
 		/* No pages: it need not be made writable for a while. */
 		vma->e->status |= VMA_NO_PROT_WRITE;
 		return 0;
+	}
+	if (is_all_dirty(&segs->v[i], vma)) {
+		/* Nothing of the file would show. */
+		vma->vm_open = NULL;
+		vma->e->fd = -1;
+		vma->e->status |= VMA_PREMMAPED;
+		vma->premmaped_addr = vma->e->start;
+		return add_move(BUNSHIN_MOVE_VMA, &segs->v[i]);
 	}
 	if (segs->v[i].kind == BUNSHIN_WHOLE) {
 		if (segs->v[i].start != vma->e->start || segs->v[i].end != vma->e->end) {
@@ -292,17 +323,26 @@ static int run_restore(const struct bsh_pool_branch *req, const int *fds)
 	return cr_restore_tasks();
 }
 
+static void note_phases(struct bsh_pool_answer *answer, int64_t start_ns)
+{
+	answer->phases[0] = (struct bsh_pool_phase){ "restore: images", start_ns, tasks_ns - start_ns };
+	answer->phases[1] = (struct bsh_pool_phase){ "restore: tasks", tasks_ns, now_ns() - tasks_ns };
+	answer->n_phases = 2;
+}
+
 void bunshin_branch_run(const struct bsh_pool_branch *req, const int *fds)
 {
 	struct bsh_pool_answer answer = {
 		.header = { .size = sizeof(answer), .type = BSH_POOL_OK, .version = BSH_POOL_VERSION, .seq = req->header.seq },
 	};
+	int64_t start_ns = now_ns();
 	sigset_t none;
 
 	sigemptyset(&none);
 	sigprocmask(SIG_SETMASK, &none, NULL);
 	if (!run_restore(req, fds)) {
 		answer.pid = root_item->pid->real;
+		note_phases(&answer, start_ns);
 	} else {
 		answer.header.type = BSH_POOL_FAILED;
 		answer.error = EIO;

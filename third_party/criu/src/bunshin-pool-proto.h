@@ -91,7 +91,7 @@ struct bsh_pool_answer { /* OK, RECORDED, FAILED */
 	int32_t pid;           /* BRANCH: init of the branch; FORK: the new pool */
 	int32_t error;         /* FAILED: an errno value */
 	uint32_t made_files;   /* RECORDED: names for nameless open files were put into the source's root */
-	uint32_t n_phases;
+	uint32_t n_phases;     /* RELEASE, BRANCH */
 	uint64_t copied_bytes; /* RECORDED */
 	uint64_t shared_bytes; /* RECORDED: taken over from the parent's pool */
 	uint64_t pool_bytes;   /* RECORDED: all that the pool holds */

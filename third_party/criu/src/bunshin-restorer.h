@@ -4,6 +4,19 @@
 /* Included by the restorer blob alone. */
 #include "bunshin-moves.h"
 
+#ifndef MREMAP_DONTUNMAP
+#define MREMAP_DONTUNMAP 4
+#endif
+
+/* What it leaves behind goes with the rest of the arena, at a stroke: unmapping each piece would cut that up first. */
+static bool bunshin_move_pages(const struct bunshin_move *m)
+{
+	unsigned long flags = MREMAP_MAYMOVE | MREMAP_FIXED;
+
+	return sys_mremap(m->from, m->len, m->len, flags | MREMAP_DONTUNMAP, m->to) == m->to ||
+	       sys_mremap(m->from, m->len, m->len, flags, m->to) == m->to;
+}
+
 static int bunshin_move(struct task_restore_args *args, bool mapped)
 {
 	unsigned int i;
@@ -17,7 +30,7 @@ static int bunshin_move(struct task_restore_args *args, bool mapped)
 			memcpy((void *)(unsigned long)m->to, (void *)(unsigned long)m->from, m->len);
 			continue;
 		}
-		if (sys_mremap(m->from, m->len, m->len, MREMAP_MAYMOVE | MREMAP_FIXED, m->to) != m->to) {
+		if (!bunshin_move_pages(m)) {
 			pr_err("Can't move %lx from the pool to %lx\n", (unsigned long)m->from, (unsigned long)m->to);
 			return -1;
 		}
