@@ -27,6 +27,7 @@
 #define ARENAS_START (1ull << 40)
 #define ARENAS_END (80ull << 40)
 #define ARENA_SIZE_MIN (16 * GIB)
+#define DENSE_PART 4 /* of an arena, at its beginning */
 /* What decides whether two VMAs are of one kind. */
 #define FLAGS_KEPT (MAP_GROWSDOWN | MAP_NORESERVE)
 
@@ -103,6 +104,22 @@ static bool arena_in_the_way(const struct bunshin_task *task, const struct bunsh
 	return false;
 }
 
+/* Where neighbours are one mapping, and one huge page. NULL: no room. */
+static char *dense_place(struct bunshin_task *task, uint64_t len)
+{
+	char *at = task->base + task->dense;
+
+	if (task->dense + len > task->size / DENSE_PART)
+		return NULL;
+	task->dense += len;
+	return at;
+}
+
+static bool is_dense(const struct bunshin_vma *vma)
+{
+	return vma->dense && (vma->prot | PROT_WRITE) == (PROT_READ | PROT_WRITE) && !(vma->flags & FLAGS_KEPT);
+}
+
 /* A place for @len bytes that will go to @target; huge pages stay whole when moved. */
 static char *arena_place(struct bunshin_task *task, uint64_t target, uint64_t len)
 {
@@ -130,7 +147,8 @@ static uint64_t wanted_bytes(const struct bunshin_vma *vmas, size_t n)
 /* A new, empty arena; what was in the old one moves over. */
 static int arena_renew(struct bunshin_task *task, const struct bunshin_vma *vmas, size_t n)
 {
-	uint64_t size = round_up(max_t(uint64_t, ARENA_SIZE_MIN, 4 * (wanted_bytes(vmas, n) + task->used)), GIB);
+	uint64_t filled = task->used - task->size / DENSE_PART + task->dense;
+	uint64_t size = round_up(max_t(uint64_t, ARENA_SIZE_MIN, 2 * DENSE_PART * (wanted_bytes(vmas, n) + filled)), GIB);
 	uint64_t base;
 	size_t i;
 
@@ -138,7 +156,8 @@ static int arena_renew(struct bunshin_task *task, const struct bunshin_vma *vmas
 		return -1;
 	task->base = (char *)base;
 	task->size = size;
-	task->used = 0;
+	task->dense = 0;
+	task->used = size / DENSE_PART;
 	for (i = 0; i < task->segs.n; i++) {
 		struct bunshin_seg *seg = &task->segs.v[i];
 		uint64_t len = seg->end - seg->start;
@@ -214,7 +233,9 @@ static struct bunshin_seg *map_new(struct bunshin_task *task, const struct bunsh
 		.whole = vma->whole,
 		.kept = start,
 	};
-	char *at = arena_place(task, start, end - start);
+	char *at = is_dense(vma) ? dense_place(task, end - start) : NULL;
+
+	at = at ?: arena_place(task, start, end - start);
 
 	if (!at) {
 		pr_err("the arena of task %d is full\n", task->vpid);

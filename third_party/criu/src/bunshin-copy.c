@@ -203,28 +203,33 @@ static void run_job(struct job *job)
 	pthread_mutex_unlock(&queue.lock);
 }
 
+/* The next job if there is one; with the lock, which is let go while it runs. */
+static bool run_next_locked(void)
+{
+	struct job *job = queue.first;
+
+	if (!job)
+		return false;
+	queue.first = job->next;
+	if (!queue.first)
+		queue.last = &queue.first;
+	queue.busy++;
+	pthread_mutex_unlock(&queue.lock);
+	run_job(job);
+	xfree(job);
+	pthread_mutex_lock(&queue.lock);
+	queue.busy--;
+	if (!queue.busy && !queue.first)
+		pthread_cond_signal(&queue.idle);
+	return true;
+}
+
 static void *copier(void *arg)
 {
 	pthread_mutex_lock(&queue.lock);
-	while (!queue.stop || queue.first) {
-		struct job *job = queue.first;
-
-		if (!job) {
+	while (!queue.stop || queue.first)
+		if (!run_next_locked())
 			pthread_cond_wait(&queue.work, &queue.lock);
-			continue;
-		}
-		queue.first = job->next;
-		if (!queue.first)
-			queue.last = &queue.first;
-		queue.busy++;
-		pthread_mutex_unlock(&queue.lock);
-		run_job(job);
-		xfree(job);
-		pthread_mutex_lock(&queue.lock);
-		queue.busy--;
-		if (!queue.busy && !queue.first)
-			pthread_cond_signal(&queue.idle);
-	}
 	pthread_mutex_unlock(&queue.lock);
 	return arg;
 }
@@ -326,6 +331,9 @@ int bunshin_copy_wait(void)
 {
 	bunshin_copy_flush();
 	pthread_mutex_lock(&queue.lock);
+	/* The dump is done or waits: its processor is free for this. */
+	while (run_next_locked())
+		;
 	while (queue.first || queue.busy)
 		pthread_cond_wait(&queue.idle, &queue.lock);
 	pthread_mutex_unlock(&queue.lock);

@@ -29,6 +29,7 @@
 #include "log.h"
 #include "mem.h"
 #include "page.h"
+#include "util.h"
 #include "xmalloc.h"
 
 #undef LOG_PREFIX
@@ -37,13 +38,10 @@
 /* Copying a page takes as long as sharing about this many; below the second, a call costs more. */
 #define SHARE_PER_COPY 16
 #define SHARE_MIN (4 * PAGE_SIZE)
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23
-#endif
-#ifndef MADV_COLLAPSE
-#define MADV_COLLAPSE 25
-#endif
-#define HUGE (2ull << 20)
+/* Of a new pool: smaller holes between a source's pages are left as they are, zero. */
+#define HOLE_MIN (1ull << 20)
+/* Larger ones have huge pages of their own. */
+#define DENSE_MAX (8ull << 20)
 
 struct bunshin_fill_stats bunshin_fill_stats;
 bool bunshin_fill_inherited;
@@ -83,27 +81,6 @@ static bool copy_code(uint64_t addr, char *to)
 	return false;
 }
 
-/*
- * Makes pages present and writable. Where a whole huge page's worth is wanted it becomes one, since
- * fork() then copies one entry for 512; not in an inherited pool, whose pages are its parent's as well.
- * Best effort: what cannot be touched now is touched by the copying.
- */
-static void populate(char *at, uint64_t len)
-{
-	char *end = at + len, *huge = (char *)(((uint64_t)at + HUGE - 1) & ~(HUGE - 1));
-
-	for (; !bunshin_fill_inherited && huge + HUGE <= end; huge += HUGE) {
-		if (at < huge)
-			madvise(at, huge - at, MADV_POPULATE_WRITE);
-		at = huge;
-		if (madvise(huge, PAGE_SIZE, MADV_POPULATE_WRITE) || madvise(huge, HUGE, MADV_COLLAPSE))
-			break;
-		at = huge + HUGE;
-	}
-	if (at < end)
-		madvise(at, end - at, MADV_POPULATE_WRITE);
-}
-
 static bool is_code(const struct bunshin_vma *vma)
 {
 	return vma->kind != BUNSHIN_WHOLE && (vma->prot & PROT_EXEC);
@@ -132,9 +109,7 @@ static int take(struct walk *w, const struct bunshin_vma *vma, const struct buns
 {
 	if (!w->ahead)
 		return w->share ? bunshin_ranges_add(&w->changed, start, end) : copy(w, vma, seg, start, end, how);
-	if (!bunshin_kmod_ready())
-		populate(seg->addr + (start - seg->start), end - start);
-	return 0;
+	return bunshin_kmod_ready() ? 0 : bunshin_populate_add(seg->addr + (start - seg->start), end - start);
 }
 
 static bool worth_sharing(const struct walk *w, uint64_t changed)
@@ -213,6 +188,18 @@ static int take_range(struct walk *w, const struct bunshin_vma *vma, const struc
 				      : take(w, vma, seg, start, end, BUNSHIN_PAGES_MIXED);
 }
 
+/* @i: the first range of the source in the VMA. */
+static bool has_few_holes(const struct walk *w, const struct bunshin_vma *vma, size_t i)
+{
+	uint64_t size = vma->end - vma->start, bytes = 0;
+
+	if (size > DENSE_MAX)
+		return false;
+	for (; i < w->source.n && w->source.v[i].start < vma->end; i++)
+		bytes += min_t(uint64_t, w->source.v[i].end, vma->end) - max_t(uint64_t, w->source.v[i].start, vma->start);
+	return bytes >= size - size / 8;
+}
+
 /* One segment for all of the VMA; @i: the first range of the source in it. */
 static int walk_whole(struct walk *w, const struct bunshin_vma *vma, size_t i)
 {
@@ -286,7 +273,7 @@ static void mark_empty(struct walk *w, struct bunshin_vma *vmas, size_t n)
 	}
 }
 
-static int walk_vmas(struct walk *w, const struct bunshin_vma *vmas, size_t n)
+static int walk_vmas(struct walk *w, struct bunshin_vma *vmas, size_t n)
 {
 	size_t i, k = 0;
 
@@ -295,6 +282,7 @@ static int walk_vmas(struct walk *w, const struct bunshin_vma *vmas, size_t n)
 			continue;
 		while (k < w->source.n && w->source.v[k].end <= vmas[i].start)
 			k++;
+		vmas[i].dense = vmas[i].kind != BUNSHIN_WHOLE || has_few_holes(w, &vmas[i], k);
 		/* The dump pokes into code later on, and special mappings are none to share. */
 		w->share = bunshin_kmod_ready() && !vmas[i].whole &&
 			   (vmas[i].kind == BUNSHIN_WHOLE || !(vmas[i].prot & PROT_EXEC));
@@ -362,6 +350,8 @@ static int walk_task(struct walk *w, pid_t vpid, struct bunshin_vma *vmas, size_
 	mark_empty(w, vmas, n);
 	if (walk_vmas(w, vmas, n) || bunshin_task_commit(w->task))
 		return -1;
+	/* Not huge ones in a forked pool: there pages are its parent's as well, but for a few. */
+	bunshin_populate(!bunshin_fill_inherited);
 	bunshin_copy_flush();
 	bunshin_ranges_free(&w->task->source);
 	if (!w->ahead) {
@@ -456,7 +446,7 @@ void bunshin_fill_begin(void)
 	}
 }
 
-/* Pages that the pool has and the source has not (any more) read as zero. */
+/* Pages that the pool has and the source has not (any more) read as zero. In a new pool they are that already. */
 static void drop_stale(const struct bunshin_seg *seg, const struct bunshin_ranges *ours,
 		       const struct bunshin_ranges *source)
 {
@@ -478,7 +468,8 @@ static void drop_stale(const struct bunshin_seg *seg, const struct bunshin_range
 				continue;
 			}
 			next = k < source->n && source->v[k].start < stop ? source->v[k].start : stop;
-			if (madvise((void *)(at + shift), next - at, MADV_DONTNEED))
+			if ((bunshin_fill_inherited || next - at >= HOLE_MIN) &&
+			    madvise((void *)(at + shift), next - at, MADV_DONTNEED))
 				pr_perror("cannot drop pages at %#" PRIx64, at + shift);
 			at = next;
 		}

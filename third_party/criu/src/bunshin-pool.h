@@ -11,6 +11,7 @@
  *   bunshin-smaps.c   mappings, learnt before the source is frozen
  *   bunshin-scout.c   looks at frozen tasks ahead of the dump
  *   bunshin-fill.c    bringing the arenas up to a frozen source
+ *   bunshin-populate.c makes pages present, and huge
  *   bunshin-frames.c  which physical pages these are
  *   bunshin-copy.c    the threads that copy
  *   bunshin-kmod.c    sharing instead of copying, where the kernel module is loaded
@@ -96,15 +97,18 @@ struct bunshin_vma {
 	uint32_t kind;
 	uint32_t whole; /* every page counts, resident or not */
 	uint32_t sealed; /* of a file, and never was writable */
+	uint32_t dense;	 /* nearly all of it is resident, and it is not large */
 	uint64_t file;	/* tells files of one task apart; 0: none */
 };
 
 /*
  * A task's arena is a stretch of the pool's address space that meets none of the
- * task's own addresses. Segments are in it in no order, each one VMA:
+ * task's own addresses. Segments are in it in no order, each one VMA; small ones without holes lie close together, for
+ * the kernel to have them as one mapping, and in huge pages:
  *
- *   arena  | seg | seg |      | seg  | ...                          |
- *          base               2 MiB congruent with its target  next  base + size
+ *   arena  |seg|seg|seg|...        | seg |      | seg  | ...                        |
+ *          base        base + dense             2 MiB congruent     base + used     base + size
+ *                                               with its target
  *
  * segs is sorted by start (addresses in the source).
  */
@@ -136,6 +140,7 @@ struct bunshin_task {
 	pid_t real; /* of the source, while it is recorded */
 	char *base;
 	uint64_t size, used;
+	uint64_t dense; /* used of the part for dense segments */
 	struct bunshin_segs segs, next; /* as it is; as it becomes */
 	struct bunshin_ranges source; /* private pages of the source, until the sweep */
 	struct bunshin_ranges sealed; /* ahead: mappings that cannot have any, each an entry */
@@ -231,6 +236,12 @@ int bunshin_fill_task(pid_t vpid, pid_t real, bool ahead, struct bunshin_vma *vm
 int bunshin_fill_recheck(void);
 /* Source runs again: lets go of what it no longer has. */
 int bunshin_fill_sweep(void);
+
+/* ---- presence ---- */
+
+/* Notes pages of the arenas; bunshin_populate() makes all that were noted present, as huge pages if it may. */
+int bunshin_populate_add(const char *at, uint64_t len);
+void bunshin_populate(bool huge);
 
 /* ---- open files without a name ---- */
 

@@ -78,8 +78,10 @@ size_t bunshin_ranges_find(const struct bunshin_ranges *ranges, uint64_t addr)
 	return low;
 }
 
-static int scan_by_ioctl(int fd, uint64_t start, uint64_t end, struct bunshin_ranges *ranges)
+/* @anon: there is no file, so no page need be asked whether it is one's; that takes most of the time. */
+static int scan_by_ioctl(int fd, uint64_t start, uint64_t end, bool anon, struct bunshin_ranges *ranges)
 {
+	uint64_t not = anon ? PAGE_IS_PFNZERO : PAGE_IS_FILE | PAGE_IS_PFNZERO;
 	static struct page_region regions[SCAN_REGIONS];
 	struct pm_scan_arg arg = {
 		.size = sizeof(arg),
@@ -87,8 +89,8 @@ static int scan_by_ioctl(int fd, uint64_t start, uint64_t end, struct bunshin_ra
 		.end = end,
 		.vec = (uint64_t)regions,
 		.vec_len = SCAN_REGIONS,
-		.category_mask = PAGE_IS_FILE | PAGE_IS_PFNZERO,
-		.category_inverted = PAGE_IS_FILE | PAGE_IS_PFNZERO,
+		.category_mask = not,
+		.category_inverted = not,
 		.category_anyof_mask = PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
 		.return_mask = PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
 	};
@@ -140,21 +142,21 @@ static int scan_by_read(int fd, uint64_t start, uint64_t end, struct bunshin_ran
 	return 0;
 }
 
-static int scan(int fd, uint64_t start, uint64_t end, struct bunshin_ranges *ranges)
+static int scan(int fd, uint64_t start, uint64_t end, bool anon, struct bunshin_ranges *ranges)
 {
 	/* [vsyscall] lies above. */
 	end = min_t(uint64_t, end, kdat.task_size);
 	if (start >= end)
 		return 0;
 	if (kdat.has_pagemap_scan)
-		return scan_by_ioctl(fd, start, end, ranges);
+		return scan_by_ioctl(fd, start, end, anon, ranges);
 	return scan_by_read(fd, start, end, ranges);
 }
 
 int bunshin_scan(int pagemap_fd, uint64_t start, uint64_t end, struct bunshin_ranges *ret_ranges)
 {
 	ret_ranges->n = 0;
-	return scan(pagemap_fd, start, end, ret_ranges);
+	return scan(pagemap_fd, start, end, false, ret_ranges);
 }
 
 /*
@@ -164,6 +166,11 @@ int bunshin_scan(int pagemap_fd, uint64_t start, uint64_t end, struct bunshin_ra
 static bool is_reservation(const struct bunshin_vma *vma)
 {
 	return !vma->prot && vma->end - vma->start > RESERVATION_MIN;
+}
+
+static bool is_anon(const struct bunshin_vma *vma)
+{
+	return vma->kind == BUNSHIN_WHOLE && !vma->whole;
 }
 
 static bool worth_a_scan(const struct bunshin_vma *vma, bool all)
@@ -176,13 +183,15 @@ int bunshin_scan_vmas(int pagemap_fd, const struct bunshin_vma *vmas, size_t n, 
 	size_t i, first;
 
 	ret_ranges->n = 0;
-	/* Neighbours are scanned at a stroke, with what lies between them. */
+	/* Neighbours of a kind are scanned at a stroke, with what lies between them. */
 	for (i = 0; i < n; i++) {
 		if (!worth_a_scan(&vmas[i], all))
 			continue;
-		for (first = i; i + 1 < n && worth_a_scan(&vmas[i + 1], all) && kdat.has_pagemap_scan; i++)
+		for (first = i; i + 1 < n && kdat.has_pagemap_scan && worth_a_scan(&vmas[i + 1], all) &&
+				is_anon(&vmas[i + 1]) == is_anon(&vmas[first]);
+		     i++)
 			;
-		if (scan(pagemap_fd, vmas[first].start, vmas[i].end, ret_ranges))
+		if (scan(pagemap_fd, vmas[first].start, vmas[i].end, is_anon(&vmas[first]), ret_ranges))
 			return -1;
 	}
 	return 0;

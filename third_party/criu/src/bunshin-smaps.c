@@ -365,9 +365,13 @@ static int dump_file(pid_t pid, struct vma_area *vma, int *shared, dump_filemap_
 int bunshin_known_mappings(pid_t pid, struct vm_area_list *vmas, dump_filemap_t dump)
 {
 	struct known *k = bunshin_recording() && dump ? find(pid) : NULL;
+	static bool begun;
 	struct vma_area *vma;
 	int shared = -1, ret = 0;
 
+	if (bunshin_recording() && !begun)
+		bunshin_phase("dump: tasks");
+	begun = true;
 	if (!k || !k->parsed || !bunshin_scout_same(pid))
 		return 1;
 	bunshin_mapfile_task(pid);

@@ -11,6 +11,7 @@ obj-y			+= bunshin-kmod.o
 obj-y			+= bunshin-mapfile.o
 obj-y			+= bunshin-msg.o
 obj-y			+= bunshin-pool.o
+obj-y			+= bunshin-populate.o
 obj-y			+= bunshin-record.o
 obj-y			+= bunshin-restart.o
 obj-y			+= bunshin-rlimit.o
