@@ -13,6 +13,7 @@ __all__ = ["FAMILIES", "Message", "Page", "PreparedTask", "Setup", "Task", "Verd
 
 FAMILIES: Final = {
     "desktop": "bunshin_gym.tasks.desktop",
+    "forum": "bunshin_gym.tasks.forum",
     "miniwob": "bunshin_gym.tasks.miniwob",
     "osworld": "bunshin_gym.tasks.osworld",
     "shop": "bunshin_gym.tasks.shop",

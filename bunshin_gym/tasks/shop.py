@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from bunshin_gym.tasks.sites import SiteTask, env_names_of, make_site_task
+from bunshin_gym.tasks.sites import SiteTask, describe_task, env_names_of, make_site_task, problems_of, splits_of
 
-__all__ = ["env_names", "make_task"]
+__all__ = ["describe", "env_names", "make_task", "problems", "splits"]
 
 
 def env_names() -> dict[str, str]:
@@ -16,3 +16,18 @@ def env_names() -> dict[str, str]:
 def make_task(name: str) -> SiteTask:
     """Returns the task of that name; raises UsageError if there is none."""
     return make_site_task("shop", name)
+
+
+def splits() -> dict[str, list[str]]:
+    """Names by split: `train` and `test`."""
+    return splits_of("shop")
+
+
+def describe(name: str) -> list[str]:
+    """What a task is, in lines for a person."""
+    return describe_task("shop", name)
+
+
+def problems() -> list[str]:
+    """What is wrong with the files, a line each."""
+    return problems_of("shop")

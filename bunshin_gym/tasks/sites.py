@@ -36,10 +36,13 @@ __all__ = [
     "Site",
     "SiteTask",
     "definitions",
+    "describe_task",
     "env_names_of",
     "make_site_task",
     "network_entries",
+    "problems_of",
     "response_format",
+    "splits_of",
 ]
 
 NETWORK_LOG: Final = "/var/log/bunshin/network.jsonl"
@@ -101,6 +104,17 @@ SITES: Final[Mapping[str, Site]] = {
             "greta@shop.test": "moreau-greta-05402",
             "hugo@shop.test": "adeyemi-hugo-02904",
             "manager@shop.test": "open-the-till-7",
+        },
+    ),
+    "forum": Site(
+        name="forum",
+        prefix="Forum",
+        urls={"__REDDIT__": "http://forum.test"},
+        sign_in=("http://forum.test/user/login/", "form:has([name=password])", "username", "password"),
+        database="forum",
+        passwords={
+            name: f"open-house-{name}"
+            for name in ("anouk", "bela", "ciro", "dagny", "emre", "fenja", "gil", "hedda", "warden")
         },
     ),
 }
@@ -340,3 +354,33 @@ def make_site_task(site: str, name: str) -> SiteTask:
     if name not in found:
         raise UsageError(f"{site} has no task {name!r}; there are {', '.join(list(found)[:3])}, ... ({len(found)})")
     return SiteTask(site=SITES[site], name=name, definition=found[name])
+
+
+def splits_of(site: str) -> dict[str, list[str]]:
+    """Names of a site's tasks by split."""
+    found: dict[str, list[str]] = {"train": [], "test": []}
+    for name, definition in definitions(site).items():
+        found[definition.split].append(name)
+    return found
+
+
+def describe_task(site: str, name: str) -> list[str]:
+    """What a task is, in lines for a person."""
+    task = make_site_task(site, name)
+    definition = task.definition
+    lines = [f"id: {task.id}", f"split: {definition.split}", f"account: {definition.account or 'none'}"]
+    lines += [f"intent: {definition.verified['intent']}", f"start: {definition.verified['start_urls'][0]}"]
+    lines += [f"judged by: {json.dumps(part)}" for part in definition.verified["eval"]]
+    lines += [f"and by the database: {row['query']} is {row['rows']}" for row in definition.database]
+    return [*lines, *(f"solution: {json.dumps(step)}" for step in definition.solution)]
+
+
+def problems_of(site: str) -> list[str]:
+    """What webarena-verified does not take of a site's tasks, a line each."""
+    found = []
+    for name, definition in definitions(site).items():
+        try:
+            verified_judge().check(definition.verified)
+        except UsageError as error:
+            found.append(f"{name}: {error}")
+    return found

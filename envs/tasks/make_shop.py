@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import re
 import sys
@@ -13,47 +12,38 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent / "images" / "shop" / "site"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "images" / "shop" / "site"))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from shop import words  # noqa: E402
-from shop.catalogue import Order, Product, make_shop  # noqa: E402
+from parts import (
+    MONEY,
+    NOTHING,
+    NUMBERS,
+    PER_TEMPLATE,
+    STRINGS,
+    Make,
+    Template,
+    Values,
+    answer,
+    rows,
+    said,
+    sent,
+    write_all,
+)
+from shop import words
+from shop.catalogue import Order, Product, make_shop
 
 SHOP = make_shop()
 NUMBER = {product.title: place + 1 for place, product in enumerate(SHOP.products)}
-PER_TEMPLATE = 3
-STRINGS = {"type": "array", "items": {"type": "string"}}
-NUMBERS = {"type": "array", "items": {"type": "number"}}
-MONEY = {"type": "array", "items": {"type": "number", "format": "currency"}}
-NOTHING = {"type": "null"}
-
-Template = dict[str, Any]
-Values = dict[str, Any]
-TEMPLATES: dict[str, Callable[[random.Random], tuple[Template, list[Values]]]] = {}
+TEMPLATES: dict[str, Make] = {}
 
 
-def template(make: Callable[[random.Random], tuple[Template, list[Values]]]) -> None:
+def template(make: Make) -> None:
     """Registers a template under its function's name."""
     TEMPLATES[make.__name__.replace("_", "-")] = make
 
 
 # ---- parts of templates ---------------------------------------------------------------------------
-
-
-def said(kind: str, schema: dict[str, Any], data: Any = None, status: str = "SUCCESS") -> dict[str, Any]:
-    expected = {"task_type": kind, "status": status, "retrieved_data": data}
-    return {"evaluator": "AgentResponseEvaluator", "results_schema": schema, "expected": expected}
-
-
-def sent(url: str, method: str = "GET", status: int = 200, **more: Any) -> dict[str, Any]:
-    expected = {"url": url, "http_method": method, "response_status": status, **more}
-    return {"evaluator": "NetworkEventEvaluator", "expected": expected}
-
-
-def answer(kind: str, data: Any = None, status: str = "SUCCESS") -> list[Any]:
-    error = None if status == "SUCCESS" else "it is not there"
-    body = {"task_type": kind.upper(), "status": status, "retrieved_data": data, "error_details": error}
-    return ["answer", body]
 
 
 def ask(intent: str, schema: dict[str, Any], steps: list[Any], *, account: str = "") -> Template:
@@ -88,10 +78,6 @@ def manage(intent: str, checks: list[Any], database: list[Any], steps: list[Any]
     """Something that a member of the staff does."""
     made = act(intent, "mutate", checks, database, steps, account="manager@shop.test")
     return {**made, "sites": ["shopping_admin"], "start_urls": ["__SHOPPING_ADMIN__/"]}
-
-
-def rows(query: str, *wanted: Any) -> dict[str, Any]:
-    return {"query": query, "rows": list(wanted)}
 
 
 def search(words_: str) -> list[Any]:
@@ -653,20 +639,5 @@ def hide_product(rng: random.Random) -> tuple[Template, list[Values]]:
     return manage(intent, checks, [rows(query, "f"), rows(others, len(SHOP.products) - 1)], steps), made
 
 
-def main() -> None:
-    """Writes every file; removes those of templates that are gone."""
-    folder = HERE / "shop"
-    folder.mkdir(exist_ok=True)
-    for number, (name, make) in enumerate(TEMPLATES.items(), start=101):
-        made, values = make(random.Random(name))
-        splits = ["train"] * (PER_TEMPLATE - 1) + ["test"]
-        instances = [{"split": split, "values": value} for split, value in zip(splits, values, strict=True)]
-        text = json.dumps({"template_id": number, **made, "instances": instances}, indent=1, ensure_ascii=False)
-        (folder / f"{name}.json").write_text(text + "\n")
-    for path in folder.glob("*.json"):
-        if path.stem not in TEMPLATES:
-            path.unlink()
-
-
 if __name__ == "__main__":
-    main()
+    write_all(Path(__file__).resolve().parent / "shop", TEMPLATES, first_id=101)
