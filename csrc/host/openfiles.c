@@ -37,6 +37,9 @@ int bsh_open_files_visit_if_alive(pid_t pid, bsh_open_file_visitor visit, void *
 		/* Not even root may look into some processes: of such a one we see nothing. */
 		if (length < 0 && (is_gone(errno) || errno == EACCES))
 			continue;
+		/* A path deeper than the kernel can spell; it may be any process of the machine that has it. */
+		if (length < 0 && errno == ENAMETOOLONG)
+			length = snprintf(file.link, sizeof(file.link), "/");
 		if (length < 0)
 			return bsh_fail(err, errno, "read %s/%s", path, item->d_name);
 		file.link[length] = 0;

@@ -269,6 +269,33 @@ def test_descriptor_from_outside_is_refused(what: str, message: str, guest: Work
         forks(guest)
 
 
+@contextmanager
+def deep_file(top: Path) -> Iterator[None]:
+    """This process has a file open whose path the kernel cannot spell."""
+    directory = os.open(top, os.O_PATH)
+    for _ in range(25):
+        os.mkdir("d" * 200, dir_fd=directory)
+        deeper = os.open("d" * 200, os.O_PATH, dir_fd=directory)
+        os.close(directory)
+        directory = deeper
+    file = os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=directory)
+    os.close(directory)
+    try:
+        with pytest.raises(OSError, match="File name too long"):
+            os.readlink(f"/proc/self/fd/{file}")
+        yield
+    finally:
+        os.close(file)
+
+
+def test_deep_path_elsewhere_on_the_machine_hinders_no_one(guest: Workspace, rootfs: Path, tmp_path: Path) -> None:
+    with deep_file(tmp_path), outside_descriptor("pipe") as fd:
+        with helper(guest, rootfs, "receive"):
+            hand_over(guest, fd)
+            refused(guest, UnsupportedError, r"other end is outside of the workspace, in process")
+        forks(guest)
+
+
 def hand_over(guest: Workspace, fd: int) -> None:
     with socket.socket(socket.AF_UNIX) as client:
         directory = os.open(guest.root / "tmp", os.O_PATH)
