@@ -105,6 +105,10 @@ fmt: core ## write the format
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $$(git ls-files 'csrc/*.[ch]' 'tests/c/*.[ch]' 'tests/guests/*.[ch]')
 
+.PHONY: docs
+docs: core ## the documentation site, into build/site
+	$(BIN)/mkdocs build --strict
+
 .PHONY: gc
 gc: core ## reap what killed processes left behind
 	$(BIN)/bunshin gc

@@ -63,6 +63,13 @@ class EnvGuests:
         workspace = getattr(self._guest, "workspace", None)
         return None if workspace is None else str(workspace.id)
 
+    def _repr_html_(self) -> str:
+        from bunshin_gym.envs import BunshinEnv
+        from bunshin_gym.notebook import env_html
+
+        assert isinstance(self, BunshinEnv)
+        return env_html(self)
+
     def hand(self, spare: Guest) -> None:
         """Gives a spare for the next reset to begin in; it is the env's to close from now on."""
         spare, self._spare = self._spare, spare  # type: ignore[assignment]

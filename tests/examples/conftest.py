@@ -14,6 +14,9 @@ from bunshin_gym.images import ImageStore
 from bunshin_gym.paths import criu_path
 from bunshin_gym.records import list_snapshots, list_workspaces
 
+# Torch's threads wait for each other by spinning, which two busy processors do not take well; read when it is imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 
 def image_is_built() -> bool:
     try:
