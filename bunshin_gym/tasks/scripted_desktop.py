@@ -9,7 +9,8 @@ A solution is a JSON list of steps, each of them one of:
     {"window": "Untitled 1"}                        wait for a window whose title has this in it
     {"gone": "Save Document?"}                      wait until no window's title has this in it
 
-`click` takes also `role`, `index` (of several; -1 is the last), `button`, `times`, `dx` and `dy` (from its middle).
+`click` takes also `role`, `index` (of several; -1 is the last), `button`, `times`, `dx` and `dy` (from its middle), and
+`then`: what has to be in a window's title afterwards, or it is clicked again.
 The elements come from the accessibility tree that the agent sees, so a solution is independent of where things are.
 """
 
@@ -118,15 +119,28 @@ def _actions(step: Any, look: Any) -> Iterator[Any]:
     if kind == "terminal":
         yield from _in_terminal(str(step["terminal"]), look)
     elif kind == "click":
+        yield from _click(step, look)
+    else:
+        wanted = str(step[kind])
+        yield from _until(lambda: _has_window(wanted, look()) == (kind == "window"), step)
+
+
+def _click(step: Mapping[str, Any], look: Any) -> Iterator[Any]:
+    """Clicks, and with `then` does so again if no such window comes: a new page may take no clicks yet."""
+    for _ in range(_TRIES):
         yield from _until(lambda: _match(step, look()) is not None, step)
         element = _match(step, look())
         assert element is not None
         x, y = element.middle
         place = f"{x + step.get('dx', 0)}, {y + step.get('dy', 0)}"
         yield f"pyautogui.click({place}, clicks={step.get('times', 1)}, button={step.get('button', 'left')!r})"
-    else:
-        wanted = str(step[kind])
-        yield from _until(lambda: _has_window(wanted, look()) == (kind == "window"), step)
+        if "then" not in step:
+            return
+        for _ in range(_LOOKS // _TRIES):
+            if _has_window(step["then"], look()):
+                return
+            yield _PAUSE
+    raise ScriptError(f"{step!r}: no such window comes")
 
 
 def _in_terminal(command: str, look: Any) -> Iterator[Any]:

@@ -25,7 +25,8 @@ __all__ = ["Accessibility"]
 _A11Y = "org.a11y.atspi."
 _ROOT = "/org/a11y/atspi/accessible/root"
 _CACHE = "/org/a11y/atspi/cache"
-_TIMEOUT_S = 3.0
+_SILENCE_S = 4.0
+_WHOLE_S = 20.0
 _QUESTIONS = 96
 _PER_APP_NODES = 2500
 _DEPTH = 60
@@ -38,6 +39,7 @@ class Accessibility:
         self._session_bus = session_bus
         self._uid = uid
         self._bus: MessageBus | None = None
+        self._silent: set[str] = set()
         # More would overfill the socket, and the library takes a full socket for a broken one.
         self._gate = asyncio.Semaphore(_QUESTIONS)
 
@@ -64,25 +66,21 @@ class Accessibility:
 
     async def read(self, only: str = "") -> list[Accessible]:
         """The trees of all programs, or of those of one name; a program that does not answer is left out."""
+        self._silent.clear()
         apps = await self._children(("org.a11y.atspi.Registry", _ROOT))
         trees = await asyncio.gather(*(self._read_app(app, only) for app in apps))
         return [tree for tree in trees if tree is not None]
 
     async def _read_app(self, app: Ref, only: str) -> Accessible | None:
+        root = Accessible(app, role="application", states=1 << SHOWING | 1 << VISIBLE)
         try:
-            async with asyncio.timeout(_TIMEOUT_S):
-                root = Accessible(app, role="application", states=1 << SHOWING | 1 << VISIBLE)
-                root.name = await self.get(app, "Accessible", "Name")
-                if only and root.name != only:
-                    return None
-        except (TimeoutError, NoAnswerError):
-            return None
-        walk = _Walk(self, root)
-        try:
-            async with asyncio.timeout(_TIMEOUT_S):
-                await walk.run()
+            root.name = await self.get(app, "Accessible", "Name")
+            if only and root.name != only:
+                return None
+            async with asyncio.timeout(_WHOLE_S):
+                await _Walk(self, root).run()
         except TimeoutError:
-            pass  # what was read until now is what there is to show
+            return root  # what was read until now is what there is to show
         except NoAnswerError:
             return None
         return root
@@ -105,7 +103,15 @@ class Accessibility:
             body=list(body),
         )
         async with self._gate:
-            reply = await self._bus.call(message)
+            if ref[0] in self._silent:
+                raise NoAnswerError(f"{ref[0]} does not answer")
+            try:
+                async with asyncio.timeout(_SILENCE_S):
+                    reply = await self._bus.call(message)
+            except TimeoutError:
+                # It hangs: nothing more is asked of it this time.
+                self._silent.add(ref[0])
+                raise NoAnswerError(f"{ref[0]} does not answer") from None
         if reply is None or reply.message_type is not MessageType.METHOD_RETURN:
             raise NoAnswerError(f"{member} of {ref}: {reply.body if reply is not None else None}")
         return list(reply.body)
@@ -255,7 +261,7 @@ class _Walk:
         node.extents = (x, y, width, height)
 
     async def _ask_text(self, node: Accessible) -> None:
-        node.text = (await self._bus.call(node.ref, "Text", "GetText", "ii", 0, TEXT_CHARACTERS))[0]
+        node.text = (await self._bus.call(node.ref, "Text", "GetText", "ii", 0, -1))[0][:TEXT_CHARACTERS]
 
     async def _ask_value(self, node: Accessible) -> None:
         names = ("CurrentValue", "MinimumValue", "MaximumValue", "MinimumIncrement")

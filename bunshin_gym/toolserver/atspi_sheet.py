@@ -50,10 +50,10 @@ class Sheet:
     async def _cell(self, row: int, column: int) -> Accessible | None:
         try:
             ref = to_ref((await self._bus.call(self._table.ref, "Table", "GetAccessibleAt", "ii", row, column))[0])
-            (text,) = await self._bus.call(ref, "Text", "GetText", "ii", 0, TEXT_CHARACTERS)
+            (text,) = await self._bus.call(ref, "Text", "GetText", "ii", 0, -1)
         except NoAnswerError:
             return None
-        return Accessible(ref, role="table cell", text=text)
+        return Accessible(ref, role="table cell", text=text[:TEXT_CHARACTERS])
 
     async def _place(self, cells: dict[tuple[int, int], Accessible]) -> None:
         """Extents: asked of the first cell in each row and column, and of those with text, which may be merged."""
