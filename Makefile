@@ -16,7 +16,7 @@ demo: setup ## solve a web task in real Chromium, fork it into four branches, sa
 	$(BIN)/bunshin demo --output demo.png
 
 .PHONY: test
-test: setup frameworks desktop ## every test: fast ones first
+test: setup frameworks desktop sites ## every test: fast ones first
 	BUNSHIN_MUST_WORK=1 tests/run
 
 .PHONY: setup
@@ -70,9 +70,16 @@ desktop: core ## the desktop image, and what judging desktop tasks needs
 	@$(BIN)/bunshin image build desktop
 	@$(BIN)/bunshin tasks prepare
 
+.PHONY: sites
+sites: core ## the images of the shop and the forum, and what judging their tasks needs
+	@$(BIN)/bunshin image build shop forum
+	@$(BIN)/bunshin tasks check shop
+	@$(BIN)/bunshin tasks check forum
+
 .PHONY: test-tasks
-test-tasks: setup desktop ## every desktop task that has a scripted solution, solved in forks and freshly booted
+test-tasks: setup desktop sites ## every task that has a scripted solution, solved in forks and freshly booted
 	BUNSHIN_MUST_WORK=1 BUNSHIN_ALL_TASKS=1 $(BIN)/pytest tests/desktop/test_osworld_real.py -k solution
+	BUNSHIN_MUST_WORK=1 BUNSHIN_ALL_TASKS=1 $(BIN)/pytest tests/envs/test_sites_real.py tests/envs/test_parity.py
 
 .PHONY: test-zdtm
 test-zdtm: criu ## CRIU's own test suite against our build

@@ -128,7 +128,8 @@ def _element(observation: Mapping[str, Any], role: str, name: str, place: int = 
     nodes = [node for node in parse_tree(observation["axtree_txt"]) if node.role == role]
     wanted = _plain(name)
     found = [node for node in nodes if _plain(node.name) == wanted]
-    found = found or [node for node in nodes if _plain(node.name).startswith(wanted)]
+    if not found and wanted:
+        found = [node for node in nodes if _plain(node.name).startswith(wanted)]
     if place < len(found):
         return found[place]
     names = ", ".join(repr(_plain(node.name)) for node in nodes[:40])

@@ -112,7 +112,7 @@ def write_answer(rng: random.Random) -> tuple[Template, list[Values]]:
     steps = [
         *FIND,
         ["click", "link", "Reply"],
-        ["fill", "textbox", "", "{{text}}"],
+        ["fill", "textbox", "Comment", "{{text}}"],
         ["click", "button", "Publish"],
         ["see", "{{text}}"],
         answer("mutate"),
@@ -145,7 +145,7 @@ def start_topic(rng: random.Random) -> tuple[Template, list[Values]]:
     steps = [
         ["goto", "__REDDIT__/topic/publish/{{category_id}}/"],
         ["fill", "textbox", "Title", "{{title}}"],
-        ["fill", "textbox", "", "{{text}}"],
+        ["fill", "textbox", "Comment", "{{text}}"],
         ["click", "button", "Publish"],
         ["see", "{{text}}"],
         answer("mutate"),

@@ -25,20 +25,21 @@ SEEN = {
 }
 
 
-def test_there_are_tasks_enough() -> None:
-    definitions = sites.definitions("shop")
+@pytest.mark.parametrize(("site", "tasks", "kinds"), [("shop", 60, 20), ("forum", 15, 5)])
+def test_there_are_tasks_enough(site: str, tasks: int, kinds: int) -> None:
+    definitions = sites.definitions(site)
     templates = Counter(definition.template for definition in definitions.values())
-    assert len(definitions) >= 60
-    assert len(templates) >= 20
+    assert len(definitions) >= tasks
+    assert len(templates) >= kinds
     assert min(templates.values()) >= 3
     assert {definition.split for definition in definitions.values()} == {"train", "test"}
     ids = [definition.verified["task_id"] for definition in definitions.values()]
     assert len(set(ids)) == len(ids)
 
 
-@pytest.mark.parametrize("name", list(sites.definitions("shop")))
-def test_a_task_is_whole(name: str) -> None:
-    task = load_task(f"shop.{name}")
+@pytest.mark.parametrize("task_id", [f"{site}.{name}" for site in sites.SITES for name in sites.definitions(site)])
+def test_a_task_is_whole(task_id: str) -> None:
+    task = load_task(task_id)
     definition = task.definition
     assert "{{" not in json.dumps([definition.verified["intent"], definition.verified["eval"], definition.solution])
     assert "{{" not in json.dumps(list(definition.database))
@@ -50,15 +51,24 @@ def test_a_task_is_whole(name: str) -> None:
     assert bool(definition.database) == (kinds[0] == "mutate")
 
 
-def test_the_files_are_what_their_generator_makes(tmp_path: Path) -> None:
-    for folder in ("images/shop/site/shop", "tasks"):
+@pytest.mark.parametrize("site", list(sites.SITES))
+def test_the_files_are_what_their_generator_makes(tmp_path: Path, site: str) -> None:
+    for folder in (f"images/{site}/site/{site}", f"tasks/make_{site}.py", "tasks/parts.py"):
         (tmp_path / folder).parent.mkdir(parents=True, exist_ok=True)
         subprocess.run(["cp", "-r", str(ENVS / folder), str(tmp_path / folder)], check=True)
-    for path in (tmp_path / "tasks" / "shop").glob("*.json"):
-        path.unlink()
-    subprocess.run([sys.executable, "-B", str(tmp_path / "tasks" / "make_shop.py")], check=True)
-    made = {path.name: path.read_text() for path in (tmp_path / "tasks" / "shop").glob("*.json")}
-    assert made == {path.name: path.read_text() for path in (ENVS / "tasks" / "shop").glob("*.json")}
+    subprocess.run([sys.executable, "-B", str(tmp_path / "tasks" / f"make_{site}.py")], check=True)
+    made = {path.name: path.read_text() for path in (tmp_path / "tasks" / site).glob("*.json")}
+    assert made == {path.name: path.read_text() for path in (ENVS / "tasks" / site).glob("*.json")}
+
+
+@pytest.mark.parametrize("site", list(sites.SITES))
+def test_a_site_tells_of_its_tasks(site: str) -> None:
+    splits = sites.splits_of(site)
+    assert sorted(splits["train"] + splits["test"]) == sorted(sites.definitions(site))
+    name = splits["test"][0]
+    lines = sites.describe_task(site, name)
+    assert f"id: {site}.{name}" in lines
+    assert "split: test" in lines
 
 
 @pytest.mark.parametrize(
@@ -101,7 +111,9 @@ def test_a_step_becomes_an_action(step: list[object], action: str) -> None:
     assert action_of(step, SEEN) == action
 
 
-@pytest.mark.parametrize("step", [["click", "link", "Blue"], ["click", "button", "Buy", 2], ["see", "Blue"]])
+@pytest.mark.parametrize(
+    "step", [["click", "link", "Blue"], ["click", "link", ""], ["click", "button", "Buy", 2], ["see", "Blue"]]
+)
 def test_what_the_page_does_not_show_is_said(step: list[object]) -> None:
     with pytest.raises(UsageError, match=r"http://shop\.test/"):
         action_of(step, SEEN)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shop: its database forks with its browser; scripted solutions score 1, however their workspace came to be."""
+"""Our sites: their databases fork with the browser; scripted solutions score 1 and empty words 0."""
 
 from __future__ import annotations
 
@@ -12,22 +12,33 @@ import pytest
 
 from bunshin_gym.envs import BunshinEnv
 from bunshin_gym.images import ImageStore
+from bunshin_gym.tasks import load_task
 from bunshin_gym.tasks.script import play
-from bunshin_gym.tasks.sites import SiteTask, definitions, make_site_task
+from bunshin_gym.tasks.sites import SITES, SiteTask, definitions
 
 ALL = os.environ.get("BUNSHIN_ALL_TASKS") == "1"
-NAMES = [name for name, definition in definitions("shop").items() if ALL or definition.number == 1]
+# One of each way to be judged, or with BUNSHIN_ALL_TASKS=1 all there are.
+FEW = (
+    "shop.buy-with-voucher-1",
+    "shop.change-price-1",
+    "shop.price-of-product-1",
+    "shop.write-review-1",
+    "shop.open-order-1",
+)
+TASKS = [f"{site}.{name}" for site in SITES for name in definitions(site)]
+TASKS = TASKS if ALL else [*FEW, "shop.unknown-product-1", "forum.count-of-answers-1", "forum.start-topic-1"]
 WRONG = '{"task_type": "MUTATE", "status": "SUCCESS", "retrieved_data": ["nothing at all"], "error_details": null}'
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _image() -> None:
-    ImageStore().build("shop")
+def _images() -> None:
+    for site in SITES:
+        ImageStore().build(site)
 
 
 @pytest.fixture
 def env(request: pytest.FixtureRequest) -> Iterator[BunshinEnv]:
-    made = BunshinEnv(make_site_task("shop", request.param))
+    made = BunshinEnv(load_task(request.param))
     yield made
     made.close()
 
@@ -42,7 +53,7 @@ def solve(env: BunshinEnv, seen: Any, steps: list[Any]) -> list[tuple[float, boo
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("env", NAMES, indirect=True)
+@pytest.mark.parametrize("env", TASKS, indirect=True)
 def test_a_solution_scores_1_and_empty_words_score_0(env: BunshinEnv) -> None:
     assert isinstance(env.task, SiteTask)
     seen, info = env.reset()
@@ -59,7 +70,7 @@ def test_a_solution_scores_1_and_empty_words_score_0(env: BunshinEnv) -> None:
     assert {(reward, done) for reward, done, _ in before} == {(0.0, False)}
 
 
-@pytest.mark.parametrize("env", ["buy-1"], indirect=True)
+@pytest.mark.parametrize("env", ["shop.buy-1"], indirect=True)
 def test_eight_branches_buy_different_things(env: BunshinEnv) -> None:
     """Each branch's database has its own order only, the source's has none; each has the browser's session too."""
     assert isinstance(env.task, SiteTask)
