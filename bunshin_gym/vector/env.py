@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, NoReturn, Unpack
 
@@ -142,13 +142,11 @@ class BunshinVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
         whole = [g for g in range(self.num_envs // self.group_size) if mask[self._members(g)].all()]
         if self.group_size > 1 and (seed is not None or options) and mask.sum() > len(whole) * self.group_size:
             raise UsageError("seeds and options are for whole groups: a part of one goes back to its group's start")
-        outcomes = self._lead(whole, seeds, each) if self.group_size > 1 else {}
-        rest = [index for index in np.flatnonzero(mask).tolist() if index not in outcomes]
-        single = self.group_size == 1
-        futures = {i: self._submit_reset(i, seeds[i] if single else None, each[i] if single else None) for i in rest}
-        outcomes |= self._gather(futures)
+        try:
+            outcomes = self._reset_slots(np.flatnonzero(mask).tolist(), whole, seeds, each)
+        finally:
+            self._nursery.resume()
         self._permit.settle()
-        self._nursery.resume()
         infos: dict[str, Any] = {}
         for index in sorted(outcomes):
             infos = self._add_info(infos, outcomes[index].info, index)
@@ -281,35 +279,48 @@ class BunshinVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
     def _members(self, group: int) -> slice:
         return slice(group * self.group_size, (group + 1) * self.group_size)
 
-    def _submit_reset(self, index: int, seed: int | None, options: dict[str, Any] | None) -> Future[Outcome]:
-        slot = self._slots[index]
-        return slot.worker.submit(lambda: self._fresh(slot, seed, options))
+    def _reset_slots(
+        self,
+        chosen: Sequence[int],
+        groups: Sequence[int],
+        seeds: Sequence[int | None],
+        each: Sequence[dict[str, Any] | None],
+    ) -> dict[int, Outcome]:
+        """Resets slots: those of whole groups begin a new start, parts of one go back to theirs."""
+
+        def submit(index: int, begin: Callable[..., Outcome], *arguments: Any) -> Future[Outcome]:
+            return self._slots[index].worker.submit(lambda: begin(self._slots[index], *arguments))
+
+        if self.group_size == 1:
+            return self._gather({index: submit(index, self._fresh, seeds[index], each[index]) for index in chosen})
+        firsts = [group * self.group_size for group in groups]
+        outcomes = self._gather({i: submit(i, self._begin_group, seeds[i], each[i]) for i in firsts})
+        return outcomes | self._gather({i: submit(i, self._fresh) for i in chosen if i not in outcomes})
 
     def _fresh(self, slot: Slot, seed: int | None = None, options: dict[str, Any] | None = None) -> Outcome:
         with self._admission.making():
             return slot.reset(seed, options, attempts=_ATTEMPTS, timeout_s=self._reset_timeout_s)
 
-    def _lead(
-        self, groups: Sequence[int], seeds: Sequence[int | None], each: Sequence[dict[str, Any] | None]
-    ) -> dict[int, Outcome]:
-        """Sets the first of each group up and makes it the start of the others."""
-        firsts = {group: group * self.group_size for group in groups}
-        for first in firsts.values():
-            self._slots[first].seat.start = None
-        futures = {first: self._submit_reset(first, seeds[first], each[first]) for first in firsts.values()}
-        outcomes = self._gather(futures)
-        making = {
-            g: self._slots[first].worker.submit(self._slots[first].seat.make_start) for g, first in firsts.items()
-        }
-        for group, future in making.items():
-            start = future.result(self._reset_timeout_s)
-            old = self._starts.pop(group, None)
-            self._starts[group] = start
-            for slot in self._slots[self._members(group)]:
-                slot.seat.start = start
-            if old is not None:
-                old.snapshot.close()
-        return outcomes
+    def _begin_group(self, slot: Slot, seed: int | None, options: dict[str, Any] | None) -> Outcome:
+        """Sets the first of a group up and makes it the start of the others. In its thread."""
+        for left in reversed(range(_ATTEMPTS)):
+            slot.seat.start = None
+            outcome = self._fresh(slot, seed, options)
+            try:
+                with slot.limit(self._reset_timeout_s):
+                    start = slot.seat.make_start()
+            except BunshinError:
+                if left == 0:
+                    raise
+            else:
+                break
+        group = slot.index // self.group_size
+        old, self._starts[group] = self._starts.get(group), start
+        for member in self._slots[self._members(group)]:
+            member.seat.start = start
+        if old is not None:
+            old.snapshot.close()
+        return outcome
 
     def _turn(self, slot: Slot, action: Any) -> Outcome:
         """One slot's part of a step, in its thread."""

@@ -16,6 +16,8 @@ from bunshin_gym.records import list_snapshots, list_workspaces
 
 # Torch's threads wait for each other by spinning, which two busy processors do not take well; read when it is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Nothing may be looked up outside.
+os.environ.update(HF_HUB_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1", RAY_USAGE_STATS_ENABLED="0")
 
 
 def image_is_built() -> bool:

@@ -454,3 +454,25 @@ def test_spares_that_cannot_be_made_hinder_nobody(
     machine.fail_branch = ResourceError("too many processes")
     env.reset(seed=2)
     assert env.step([DONE])[1].tolist() == [1.0]
+
+
+def test_a_leader_that_dies_before_its_snapshot_is_set_up_again(
+    make: Callable[..., BunshinVectorEnv], machine: FakeMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = make(4, group_size=2)
+    snapshot, deaths = BunshinEnv.snapshot, [WorkspaceDied("before it was kept")]
+
+    def unlucky(self: BunshinEnv) -> Any:
+        if deaths:
+            raise deaths.pop()
+        return snapshot(self)
+
+    monkeypatch.setattr(BunshinEnv, "snapshot", unlucky)
+    env.reset(seed=1)
+    assert env.step([DONE] * 4)[1].tolist() == [1.0] * 4
+    deaths.extend(WorkspaceDied("always") for _ in range(9))
+    with pytest.raises(WorkspaceDied, match="always"):
+        env.reset(seed=1)
+    deaths.clear()
+    env.reset(seed=1)
+    assert env.step([DONE] * 4)[1].tolist() == [1.0] * 4

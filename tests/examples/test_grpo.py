@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The GRPO example in small: all settings learn the same, and the cache runs less."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.examples import load_example
+
+pytestmark = pytest.mark.filterwarnings("ignore:::(?!bunshin_gym)")
+
+
+def test_settings_differ_in_time_alone(tmp_path: Path) -> None:
+    example = load_example("grpo", needs=("torch",))
+    run = example.Run(group=3, seeds=1, steps=1, think_s=0.05)
+    tasks = ("click-test-2",)
+    curves = [example.train(name, tasks, 2, run) for name in ("plain", "cache")]
+    plain, cache = curves
+    assert plain.rewards == cache.rewards
+    assert len(plain.rewards) == 2
+    assert {reward for epoch in plain.rewards for reward in epoch} <= {-1.0, 0.0, 1.0}
+    assert cache.env_s[1] < plain.env_s[1]
+    example.save(curves, tmp_path, tasks, run)
+    assert "| cache |" in (tmp_path / "grpo.md").read_text()
+    assert (tmp_path / "grpo.svg").stat().st_size > 1000
