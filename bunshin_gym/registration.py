@@ -39,7 +39,7 @@ def register_envs() -> None:
     for family, path in FAMILIES.items():
         module = importlib.import_module(path)
         # A family whose tasks all go on by the clock says so at once: none of them has to be read.
-        timed: bool | None = getattr(module, "TIMED", None)
+        timed: bool | None = getattr(module, "ALL_TIMED", None)
         for env_name, name in module.env_names().items():
             env_id, task_id = f"bunshin/{env_name}-v0", f"{family}.{name}"
             if env_id in registry:

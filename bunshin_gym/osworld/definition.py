@@ -38,7 +38,8 @@ _NEWER: Final = frozenset({"check_play_and_exit", "check_structure_sim_with_thre
 _OCR_METRICS: Final = frozenset({"compare_image_text"})
 # Steps by hand that fetch something, though neither set-up nor evaluation does.
 _FETCHED: Final = re.compile(
-    r"https?://|\b(?:install|download)\b.*\b(?:extension|theme|plugin|package|add-on)\b|\bconda install\b",
+    r"https?://|\bconda install\b|\binstall\b.*\bon my (?:current )?system\b"
+    r"|\b(?:install|download)\b.*\b(?:extension|theme|plugin|package|add-on)\b",
     re.IGNORECASE | re.DOTALL,
 )
 _APPLICATIONS: Final = {"vs_code": "Visual Studio Code"}
@@ -152,6 +153,10 @@ class Definition:
         for getter in self.getters():
             if getter["type"] in _WEB_GETTERS:
                 yield Need(kind="network", detail=f"getter {getter['type']} reads a web site")
+            if "timedatectl" in str(getter.get("command", "")):
+                yield Need(kind="application", detail="timedatectl wants systemd, which is not in the image")
+            if getter["type"] == "data_delete_automacally":
+                yield Need(kind="evaluator", detail="Chromium's profile has what it looks for from the start")
             if getter["type"] == "googledrive_file":
                 yield Need(kind="account", detail="Google Drive")
             if getter["type"] == "rule_relativeTime" and "timezone" not in getter.get("rules", {}):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bunshin_gym.errors import UsageError
-from bunshin_gym.osworld import Collection, shared_evaluator
+from bunshin_gym.osworld.collection import Collection
 from bunshin_gym.osworld.definition import load_definition
 from bunshin_gym.paths import home_path, task_folder
 from bunshin_gym.tasks.osworld import DesktopTask, describe_definition
@@ -20,7 +20,7 @@ from bunshin_gym.tasks.scripted_desktop import load_solution
 
 __all__ = ["describe", "env_names", "make_task", "problems", "solution", "splits", "tasks"]
 
-TIMED: Final = True
+ALL_TIMED: Final = True
 _FOLDER: Final = "desktop"
 
 
@@ -110,6 +110,8 @@ def _documents(script: Path) -> Path:
             if not final.is_dir():
                 scratch = final.with_suffix(".new")
                 shutil.rmtree(scratch, ignore_errors=True)
+                from bunshin_gym.osworld import shared_evaluator
+
                 shared_evaluator().run_script(script, str(scratch))
                 scratch.rename(final)
     return final

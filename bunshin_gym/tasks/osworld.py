@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from bunshin_gym.errors import UsageError
-from bunshin_gym.osworld import Collection, Definition, find_collection, shared_evaluator
-from bunshin_gym.osworld.definition import load_definition
+from bunshin_gym.osworld.collection import Collection, find_collection
+from bunshin_gym.osworld.definition import Definition, load_definition
 from bunshin_gym.paths import task_folder
 from bunshin_gym.surfaces.base import Screen
 from bunshin_gym.tasks.base import Message, Page, Setup, Verdict
@@ -26,7 +26,7 @@ from bunshin_gym.tasks.scripted_desktop import load_solution
 
 __all__ = ["DesktopTask", "describe", "describe_definition", "env_names", "make_task", "problems", "solution"]
 
-TIMED: Final = True
+ALL_TIMED: Final = True
 """A desktop's clock goes on, and its programs' timers with it: equal calls may bring different pictures."""
 
 _SCREEN: Final = Screen(width=1920, height=1080)
@@ -61,8 +61,8 @@ class DesktopTask:
 
     @property
     def timed(self) -> bool:
-        """Yes: see `TIMED`."""
-        return TIMED
+        """Yes: see `ALL_TIMED`."""
+        return ALL_TIMED
 
     def prepare(self, page: Page) -> None:
         """Runs the steps of its `config`.
@@ -70,6 +70,8 @@ class DesktopTask:
         Raises:
             OSWorldError: one failed.
         """
+        from bunshin_gym.osworld import shared_evaluator
+
         if self.definition.config:
             shared_evaluator().set_up(_machine(page), self.tasks, self.definition, self._size)
 
@@ -87,6 +89,8 @@ class DesktopTask:
 
     def score(self, page: Page, last_action: str = "DONE") -> float:
         """What OSWorld's evaluation says of the workspace as it is; it goes on in the state that this leaves it in."""
+        from bunshin_gym.osworld import shared_evaluator
+
         history = [last_action]
         return shared_evaluator().evaluate(_machine(page), self.tasks, self.definition, self._size, history)
 

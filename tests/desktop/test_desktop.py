@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 from support.desktop import key, run, wait_window
+from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 from bunshin_gym.errors import ToolError
 from bunshin_gym.tasks.scripted_desktop import Element, elements
@@ -30,6 +31,11 @@ def find(guest: Any, role: str, name: str) -> Element:
     found = [e for e in elements(guest.call("tree")["text"]) if (e.role, e.name) == (role, name)]
     assert found, f"no {role} {name!r}"
     return found[0]
+
+
+def cell_text(guest: Any, name: str) -> str | None:
+    tree = ElementTree.fromstring(guest.call("tree")["text"])
+    return next((node.text for node in tree.iter("table-cell") if node.get("name") == name), None)
 
 
 def pids(guest: Any) -> set[str]:
@@ -79,9 +85,12 @@ def test_a_spreadsheet_s_tree_has_the_cells_in_view_and_is_read_at_once(desktop:
     assert "A5000" not in cells
     a2, b2 = (Element(cells[name]) for name in ("A2", "B2"))
     assert (a2.y, a2.x < b2.x, a2.height) == (b2.y, True, b2.height)
-    act(desktop, f"pyautogui.click{b2.middle}\npyautogui.write('99\\n')")
-    tree = ElementTree.fromstring(desktop.call("tree")["text"])
-    assert next(node.text for node in tree.iter("table-cell") if node.get("name") == "B2") == "99"
+    act(desktop, f"pyautogui.click{b2.middle}")
+    act(desktop, "pyautogui.write('99\\n')")
+    retrying = Retrying(
+        retry=retry_if_result(lambda text: text != "99"), stop=stop_after_delay(60), wait=wait_fixed(0.2)
+    )
+    retrying(lambda: cell_text(desktop, "B2"))
 
 
 def test_actions_and_their_errors(desktop: Any) -> None:

@@ -208,7 +208,7 @@ def test_the_command_checks_shows_and_lists(monkeypatch: pytest.MonkeyPatch, tmp
     assert "instruction: In the open table" in shown.stdout
     assert "judged by: compare_table" in shown.stdout
     listed = run.invoke(app, ["tasks", "list", "--family", "desktop", "--split", "test"]).stdout.split()
-    assert "bunshin/Desktop-CalcTotal-v0" in listed
+    assert "bunshin/Desktop-CalcAverage-v0" in listed
     assert len(listed) == len(desktop.splits()["test"])
     assert run.invoke(app, ["tasks", "check", "desktop"]).exit_code == 0
     collection(tmp_path, definition())

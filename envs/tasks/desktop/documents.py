@@ -25,20 +25,20 @@ ITEMS = ["anvil", "basket", "candle", "drum", "easel", "flute", "globe", "hammer
 PEOPLE = ["Ada", "Boris", "Chen", "Dana", "Emil", "Fatima", "Goran", "Hana", "Ivan", "Jun", "Kofi", "Lea"]
 
 
-def sheet(path: Path, rows: Rows, title: str = "Data") -> None:
+def sheet(path: Path, rows: Rows) -> None:
     """A workbook of one sheet."""
     book = openpyxl.Workbook()
     page = book.active
-    page.title = title
+    page.title = "Data"
     for row in rows:
         page.append(row)
     book.save(path)
 
 
-def pair(folder: Path, before: Rows, after: Rows, *, title: str = "Data") -> None:
+def pair(folder: Path, before: Rows, after: Rows) -> None:
     """A table as the task gives it, and as it should be."""
     sheet(folder / "table.xlsx", before)
-    sheet(folder / "expected.xlsx", after, title)
+    sheet(folder / "expected.xlsx", after)
 
 
 def table(name: str, count: int, *columns: tuple[str, int, int], labels: Sequence[str] = CITIES) -> Rows:
@@ -81,11 +81,6 @@ def calc_change(folder: Path) -> None:
 def calc_full_name(folder: Path) -> None:
     rows = [["First", "Last"]] + [[PEOPLE[n], CITIES[-n - 1]] for n in range(7)]
     pair(folder, rows, [["First", "Last", "Full"]] + [[*row, f"{row[0]} {row[1]}"] for row in rows[1:]])
-
-
-def calc_rename_sheet(folder: Path) -> None:
-    rows = table("rename", 6, ("Rain", 10, 90))
-    pair(folder, rows, rows, title="Rain 2025")
 
 
 def calc_delete_row(folder: Path) -> None:
