@@ -11,32 +11,64 @@
 #include "base/text.h"
 #include "workspace.h"
 
+#define OWN_IO_WEIGHT 100
+
+static unsigned int own_cpu_weight(const struct bsh_workspace *ws)
+{
+	return ws->record.cpu_weight ? ws->record.cpu_weight : 100;
+}
+
 int bsh_workspace_weigh_locked(
 	struct bsh_workspace *ws, unsigned int cpu_weight, unsigned int io_weight, struct bsh_error *err)
 {
 	auto_free char *name = bsh_format("%s/%s", ws->core->cgroup_base, ws->record.id);
+	int rc;
 
 	if (cpu_weight > 10000 || io_weight > 10000)
 		return bsh_fail(
 			err, EINVAL, "weights are from 1 to 10000, not %u of CPU and %u of IO", cpu_weight, io_weight);
-	return bsh_cgroup_weigh(ws->core->features, name, cpu_weight, io_weight, err);
+	rc = bsh_cgroup_weigh(ws->core->features, name, cpu_weight, io_weight, err);
+	if (rc == 0 && cpu_weight)
+		ws->cpu_weight_now = cpu_weight == own_cpu_weight(ws) ? 0 : cpu_weight;
+	if (rc == 0 && io_weight)
+		ws->io_weight_now = io_weight == OWN_IO_WEIGHT ? 0 : io_weight;
+	return rc;
+}
+
+static void weigh_quietly(const struct bsh_workspace *ws, unsigned int cpu_weight, unsigned int io_weight)
+{
+	auto_free char *name = bsh_format("%s/%s", ws->core->cgroup_base, ws->record.id);
+
+	bsh_cgroup_weigh(ws->core->features, name, cpu_weight, io_weight, NULL);
+}
+
+void bsh_workspace_hasten(struct bsh_workspace *ws)
+{
+	if (ws->cpu_weight_now || ws->io_weight_now)
+		weigh_quietly(ws, own_cpu_weight(ws), OWN_IO_WEIGHT);
+}
+
+void bsh_workspace_relax(struct bsh_workspace *ws)
+{
+	if (ws->cpu_weight_now || ws->io_weight_now)
+		weigh_quietly(ws, ws->cpu_weight_now, ws->io_weight_now);
 }
 
 int bsh_workspace_weigh_own(struct bsh_workspace *ws, struct bsh_error *err)
 {
-	return bsh_workspace_weigh_locked(ws, ws->record.cpu_weight ? ws->record.cpu_weight : 100, 100, err);
+	return bsh_workspace_weigh_locked(ws, own_cpu_weight(ws), OWN_IO_WEIGHT, err);
 }
 
 int bsh_workspace_weigh(
 	struct bsh_workspace *ws, unsigned int cpu_weight, unsigned int io_weight, struct bsh_error *err)
 {
-	unsigned int own = ws->record.cpu_weight ? ws->record.cpu_weight : 100;
 	int rc;
 
 	pthread_mutex_lock(&ws->lock);
 	rc = bsh_workspace_check_alive(ws, err);
 	if (rc == 0)
-		rc = bsh_workspace_weigh_locked(ws, cpu_weight ? cpu_weight : own, io_weight ? io_weight : 100, err);
+		rc = bsh_workspace_weigh_locked(
+			ws, cpu_weight ? cpu_weight : own_cpu_weight(ws), io_weight ? io_weight : OWN_IO_WEIGHT, err);
 	pthread_mutex_unlock(&ws->lock);
 	return rc < 0 ? bsh_context(err, rc, "weigh %s", ws->record.id) : 0;
 }
@@ -47,8 +79,10 @@ int bsh_workspace_kill(struct bsh_workspace *ws, struct bsh_error *err)
 
 	pthread_mutex_lock(&ws->lock);
 	/* Once stopped it has no cgroup any more. */
-	if (ws->init_pid)
+	if (ws->init_pid) {
+		bsh_workspace_hasten(ws);
 		rc = bsh_cgroup_kill(&ws->cgroup, NULL, err);
+	}
 	pthread_mutex_unlock(&ws->lock);
 	return rc < 0 ? bsh_context(err, rc, "kill %s", ws->record.id) : 0;
 }

@@ -243,7 +243,10 @@ int bsh_workspace_freeze_locked(struct bsh_workspace *ws, struct bsh_error *err)
 
 	if (rc < 0 || ws->frozen)
 		return rc;
+	bsh_workspace_hasten(ws);
 	rc = bsh_cgroup_freeze(&ws->cgroup, FREEZE_TIMEOUT_MS, err);
+	if (rc < 0)
+		bsh_workspace_relax(ws);
 	if (rc < 0)
 		return bsh_context(err, rc, "freeze %s", ws->record.id);
 	ws->frozen = true;
@@ -260,6 +263,7 @@ int bsh_workspace_thaw_locked(struct bsh_workspace *ws, struct bsh_error *err)
 	if (rc < 0)
 		return bsh_context(err, rc, "thaw %s", ws->record.id);
 	ws->frozen = false;
+	bsh_workspace_relax(ws);
 	return 0;
 }
 
@@ -328,8 +332,10 @@ int bsh_processes_end(const struct bsh_cgroup *cgroup, unsigned int *ret_killed,
 /* Each step may have been done before, or find nothing to do. */
 static int stop_locked(struct bsh_workspace *ws, struct bsh_error *err)
 {
-	int rc = bsh_processes_end(&ws->cgroup, NULL, err);
+	int rc;
 
+	bsh_workspace_hasten(ws);
+	rc = bsh_processes_end(&ws->cgroup, NULL, err);
 	if (rc < 0)
 		return rc;
 	if (ws->init_pid && bsh_killed_wait(ws->init_pid, ws->init_pidfd) == -ETIMEDOUT)

@@ -49,6 +49,8 @@ struct bsh_workspace {
 	pid_t init_pid; /* 0 until adopted and after the stop */
 	int init_pidfd;
 	bool frozen;
+	unsigned int cpu_weight_now; /* 0: what it was started with */
+	unsigned int io_weight_now;
 	unsigned int running_execs; /* a snapshot refuses while there are any; under lock */
 	unsigned int exec_serial;
 	struct bsh_layer_index
@@ -81,6 +83,12 @@ int bsh_processes_end(const struct bsh_cgroup *cgroup, unsigned int *ret_killed,
  * before anything runs in it. */
 int bsh_workspace_weigh_locked(
 	struct bsh_workspace *ws, unsigned int cpu_weight, unsigned int io_weight, struct bsh_error *err);
+/*
+ * Until the next call of the other, the weights that it was started with, so that an idle one need not wait for a
+ * processor to freeze or to end; nothing to do for others. What fails only takes longer.
+ */
+void bsh_workspace_hasten(struct bsh_workspace *ws);
+void bsh_workspace_relax(struct bsh_workspace *ws);
 /* The weights that it was started with; likewise. */
 int bsh_workspace_weigh_own(struct bsh_workspace *ws, struct bsh_error *err);
 /* -ESRCH with a message when init has ended; for those that hold ws->lock. */

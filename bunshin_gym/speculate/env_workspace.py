@@ -105,6 +105,11 @@ class _EnvSnapshot:
         make = getattr(self._held, "branch_confined", None)
         return self._kind(make() if callable(make) else self._held.branch())
 
+    def hurry(self) -> None:
+        hurry = getattr(self._held, "hurry", None)
+        if callable(hurry):
+            hurry()
+
     def close(self) -> None:
         self._held.close()
 

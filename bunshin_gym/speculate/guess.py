@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, Generic, Literal, TypeVar
 
+from bunshin_gym.errors import BunshinError
 from bunshin_gym.speculate.governor import Governor
 from bunshin_gym.speculate.protocols import Abortable, Confinable, Measurable
 from bunshin_gym.speculate.seat import Seat
@@ -146,6 +147,13 @@ class Guess(Generic[F]):
             self._governor.spawn(self._close_seat)
             return None
         return seat
+
+    def let_end(self) -> None:
+        """Somebody waits until nothing is left of it."""
+        try:
+            self._source.hurry()
+        except BunshinError as error:  # the snapshot is gone: then so is what was made of it
+            _log.debug("a guess cannot be hurried to its end: %s", error)
 
     def adopted(self) -> None:
         """The workspace that this one replaced is closed: its memory makes up for this one's."""

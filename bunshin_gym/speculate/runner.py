@@ -218,6 +218,8 @@ class SpeculativeRunner(Generic[F]):
 
     def _settle(self) -> None:
         """Waits until no branch of this attempt is left and no job touches it."""
+        for guess in self._alive.copy():
+            guess.let_end()
         with self._changed:
             self._changed.wait_for(lambda: not self._alive and not self._jobs)
 

@@ -37,6 +37,8 @@ class Seat(Generic[F]):
         self.workspace = workspace
         self.lock = threading.Lock()
         self._held: _Held | None = None
+        self._making: list[Any] = []
+        self._in_a_hurry = False
 
     def branch(self, may_start: Callable[[], bool], on_held: Callable[[int], None]) -> F | None:
         """A branch of the present state; None if `may_start` says no once the seat is free.
@@ -57,15 +59,25 @@ class Seat(Generic[F]):
                 on_held(time.monotonic_ns() - begun_ns)
         if held is None:
             return branch
+        self._making.append(held.snapshot)
         try:
-            confined = getattr(held.snapshot, "branch_confined", None)
+            confined = None if self._in_a_hurry else getattr(held.snapshot, "branch_confined", None)
             return cast("F", held.snapshot.branch() if confined is None else confined())
         finally:
+            self._making.remove(held.snapshot)
             with self.lock:
                 held.users -= 1
                 unused = held.stale and held.users == 0
             if unused:
                 held.snapshot.close()
+
+    def hurry(self) -> None:
+        """Somebody waits for the end of branches in the making, now and later: they yield to others no more."""
+        self._in_a_hurry = True
+        for snapshot in list(self._making):
+            hurry = getattr(snapshot, "hurry", None)
+            if hurry is not None:
+                hurry()
 
     def moves_on(self) -> Callable[[], None] | None:
         """The workspace is about to change; call it with the lock held.
