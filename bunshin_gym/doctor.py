@@ -245,7 +245,7 @@ def _memory(machine: Machine) -> list[Finding]:
 def _images(machine: Machine) -> list[Finding]:
     from bunshin_gym.images import ImageStore
 
-    names = [image.name for image in ImageStore(machine.home).list()]
+    names = {image.name for image in ImageStore(machine.home).list()}
     if names:
         return [Finding(name="images", state="ok", detail=", ".join(sorted(names)))]
     advice = "run `make image`, or `bunshin image build browser`"

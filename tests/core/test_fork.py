@@ -480,3 +480,14 @@ def test_random_numbers_of_the_kernel_differ_and_those_of_programs_do_not(
         assert len(set(drawn[way])) == 10, f"{name}: {drawn[way]}"
     one, deeper = drawn[3][:2], drawn[3][2:4]
     assert drawn[3] == [*one, *deeper, *one, *deeper, *deeper]
+
+
+def test_a_reservation_of_a_terabyte_costs_nothing(start: Start, rootfs: Path, engine: str) -> None:
+    """What is copied follows the pages that are there, never the size of mappings."""
+    source = start(argv=[guesthouse.build(rootfs, "reserve")])
+    guesthouse.wait_ready(source)
+    with source.snapshot(engine=engine) as snapshot:
+        assert snapshot.stats.copied_bytes < 16 << 20
+        with snapshot.branch() as branch:
+            assert branch.stats().unique_bytes < 16 << 20
+            assert guesthouse.tell(branch, "branch") == "ok"
