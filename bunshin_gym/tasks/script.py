@@ -138,4 +138,4 @@ def _element(observation: Mapping[str, Any], role: str, name: str, place: int = 
 
 def _plain(text: str) -> str:
     """With single blanks, and without the marks that fonts draw as icons."""
-    return re.sub(r"[\s\ue000-\uf8ff]+", " ", text).replace("\\'", "'").strip()
+    return re.sub(r"(?:[\s\ue000-\uf8ff]|\\u[ef][0-9a-f]{3})+", " ", text).replace("\\'", "'").strip()

@@ -111,7 +111,7 @@ def write_answer(rng: random.Random) -> tuple[Template, list[Values]]:
     )
     steps = [
         *FIND,
-        ["click", "link", "Reply"],
+        ["goto", "__REDDIT__/comment/{{id}}/publish/"],
         ["fill", "textbox", "Comment", "{{text}}"],
         ["click", "button", "Publish"],
         ["see", "{{text}}"],

@@ -17,7 +17,7 @@ from support import need
 
 from bunshin_gym.envs import BunshinEnv
 from bunshin_gym.errors import UsageError
-from bunshin_gym.images import Image
+from bunshin_gym.images import Image, ImageStore
 from bunshin_gym.paths import criu_path
 from bunshin_gym.webarena import SITE_NAMES, SignIn, SiteImage, load_definitions, make_env, register, summary
 from bunshin_gym.webarena.data import find_file
@@ -104,6 +104,11 @@ def _machine() -> Iterator[None]:
 
     shared_bases().close()
     gc.collect()
+    # Each docker import is another image: they would pile up.
+    store = ImageStore()
+    for image in store.list():
+        if image.name in ("corner:1", "webarena-shopping"):
+            store.remove(image.digest)
 
 
 @pytest.fixture(scope="module")
