@@ -31,6 +31,7 @@ Stepped = tuple[Mapping[str, Any], float, bool, bool, Mapping[str, Any]]
 
 _WAIT: Final = "noop(250)"
 _PATIENCE: Final = 40
+_TIMED_OUT: Final = "Timeout"
 
 Step = Sequence[Any]
 
@@ -93,7 +94,7 @@ def action_of(step: Step, observation: Mapping[str, Any]) -> str:
 def play(
     step: Callable[[str], Stepped], observation: Mapping[str, Any], steps: Sequence[Step]
 ) -> Iterator[tuple[str, Stepped]]:
-    """Plays steps as an agent would, one action at a time; waits for what a slow page does not show yet.
+    """Plays steps as an agent would, one action at a time; patient with a slow page.
 
     Args:
         step: an env's own.
@@ -110,17 +111,18 @@ def play(
         for left in reversed(range(_PATIENCE)):
             try:
                 action = action_of(wanted, observation)
-                break
             except UsageError:
                 if left == 0:
                     raise
-            stepped = step(_WAIT)
-            observation = stepped[0]
-            yield _WAIT, stepped
-        if action:
+                action = _WAIT
+            if not action:
+                break
             stepped = step(action)
             observation = stepped[0]
             yield action, stepped
+            # Of what could not be acted on in time nothing was done: it is tried again.
+            if action != _WAIT and (left == 0 or _TIMED_OUT not in observation["last_action_error"]):
+                break
 
 
 def _element(observation: Mapping[str, Any], role: str, name: str, place: int = 0) -> Node:

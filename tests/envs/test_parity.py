@@ -52,7 +52,8 @@ def actions_of(env: Any, task_id: str) -> tuple[list[str], float]:
     task = load_task(task_id)
     if isinstance(task, SiteTask):
         played = list(play(env.step, seen, task.solution()))
-        return [action for action, _ in played], played[-1][1][1]
+        done = [action for action, stepped in played if "Timeout" not in stepped[0]["last_action_error"]]
+        return done, played[-1][1][1]
     actions = solve(task_id, seen)
     return actions, [env.step(action)[1] for action in actions][-1]
 

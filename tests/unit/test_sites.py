@@ -20,6 +20,7 @@ from bunshin_gym.tasks.script import action_of, check_steps, play
 ENVS = package_path().parent / "envs"
 SEEN = {
     "url": "http://shop.test/",
+    "last_action_error": "",
     "axtree_txt": "RootWebArea 'Shop'\n\t[1] link 'Red  kettle'\n\t[2] link 'Red'\n\t[3] textbox 'Search'\n"
     "\t[4] button 'Buy'\n\t[5] button 'Buy'\n\t[6] combobox 'Sort by', value='x'",
 }
@@ -127,3 +128,15 @@ def test_a_slow_page_is_waited_for() -> None:
         return next(shown), 0.0, False, False, {}
 
     assert [action for action, _ in play(step, SEEN, [["click", "link", "Blue"]])] == ["noop(250)"] * 3 + ["click('9')"]
+
+
+def test_what_could_not_be_acted_on_in_time_is_tried_again() -> None:
+    late = {**SEEN, "last_action_error": "click: Timeout 2000ms exceeded"}
+    other = {**SEEN, "last_action_error": "click: no such element"}
+    shown = iter([late, late, SEEN, other])
+
+    def step(action: str) -> tuple[dict[str, str], float, bool, bool, dict[str, str]]:
+        return next(shown), 0.0, False, False, {}
+
+    steps = [["click", "link", "Red"], ["see", "Red"], ["click", "button", "Buy"]]
+    assert [action for action, _ in play(step, SEEN, steps)] == ["click('2')"] * 3 + ["click('4')"]
