@@ -72,7 +72,7 @@ async def forward(pid: int, port: int) -> asyncio.Server:
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Copies until the end of one side, and ends the other then."""
-    with contextlib.suppress(ConnectionError):
+    with contextlib.suppress(OSError):
         while data := await reader.read(_CHUNK):
             writer.write(data)
             await writer.drain()

@@ -17,7 +17,7 @@ from dbus_fast import Message, MessageType
 from dbus_fast.aio import MessageBus
 from dbus_fast.auth import AuthExternal
 
-from .atspi_model import SHOWING, VISIBLE, Accessible, NoAnswerError, Ref, bits, to_ref
+from .atspi_model import SHOWING, VISIBLE, Accessible, NoAnswerError, Ref, bits, move_below_menu, to_ref
 from .atspi_sheet import CELLS, TEXT_CHARACTERS, Sheet
 
 __all__ = ["Accessibility"]
@@ -79,6 +79,8 @@ class Accessibility:
                 return None
             async with asyncio.timeout(_WHOLE_S):
                 await _Walk(self, root).run()
+            for window in root.children:
+                move_below_menu(window)
         except TimeoutError:
             return root  # what was read until now is what there is to show
         except NoAnswerError:

@@ -7,13 +7,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-__all__ = ["FOCUSED", "SHOWING", "STATES", "VISIBLE", "Accessible", "Bus", "NoAnswerError", "Ref", "bits", "to_ref"]
+__all__ = [
+    "FOCUSED",
+    "SHOWING",
+    "STATES",
+    "VISIBLE",
+    "Accessible",
+    "Bus",
+    "NoAnswerError",
+    "Ref",
+    "bits",
+    "move_below_menu",
+    "to_ref",
+]
 
 _STATE_WORDS = (
     "invalid active armed busy checked collapsed defunct editable enabled expandable expanded focusable "
     "focused has-tooltip horizontal iconified modal multi-line multiselectable opaque pressed resizable "
-    "selectable selected sensitive showing single-line stale transient vertical visible manages- "
-    "descendants indeterminate required truncated animated invalid-entry supports-autocompletion "
+    "selectable selected sensitive showing single-line stale transient vertical visible "
+    "manages-descendants indeterminate required truncated animated invalid-entry supports-autocompletion "
     "selectable-text is-default visited checkable has-popup read-only"
 )
 STATES = tuple(_STATE_WORDS.split())
@@ -70,3 +82,30 @@ def to_ref(pair: Sequence[str]) -> Ref:
 
 def bits(words: Sequence[int]) -> int:
     return words[0] | (words[1] << 32 if len(words) > 1 else 0)
+
+
+def move_below_menu(window: Accessible) -> None:
+    """Corrects the places of an office's elements: it does not count the height of the menu bar above them."""
+    bar = _first(window, "menu bar")
+    pane = _first(window, "root pane")
+    if bar is None or pane is None or bar.extents is None or pane.extents is None or bar.extents[3] == 0:
+        return
+    if bar.extents[1] == pane.extents[1]:
+        _shift(pane, bar.extents[3])
+
+
+def _first(node: Accessible, role: str) -> Accessible | None:
+    """The first object of a role below another."""
+    for child in node.children:
+        found = child if child.role == role else _first(child, role)
+        if found is not None:
+            return found
+    return None
+
+
+def _shift(node: Accessible, down: int) -> None:
+    if node.extents is not None:
+        x, y, width, height = node.extents
+        node.extents = (x, y + down, width, height)
+    for child in node.children:
+        _shift(child, down)

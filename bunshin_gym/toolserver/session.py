@@ -61,6 +61,7 @@ class Session:
             RuntimeError: a part of it did not come up; the message names its log.
         """
         self._make_runtime_dir()
+        _name_this_machine()
         await self._start_bus()
         await self.desktop.start()
         await self._start_accessibility()
@@ -149,6 +150,13 @@ class Session:
         result = await self.run(argv, timeout_s=_START_TIMEOUT_S)
         if result["exit_code"] != 0:
             raise RuntimeError(f"{' '.join(argv)}: {result['stderr'].decode(errors='replace').strip()}")
+
+
+def _name_this_machine() -> None:
+    """Lets programs find `localhost` and this workspace's own name; there is nobody else to ask."""
+    hosts = Path("/etc/hosts")
+    if not hosts.exists():
+        hosts.write_text(f"127.0.0.1 localhost\n127.0.1.1 {os.uname().nodename}\n::1 localhost ip6-localhost\n")
 
 
 def _content(file: IO[bytes]) -> bytes:

@@ -161,3 +161,22 @@ def test_rest_is_told_by_what_processes_do(tmp_path: Path) -> None:
     odd = tmp_path / "stat"
     odd.write_text("7 (a) R b) S 1 1 1 0 -1 4194560 1 0 0 0 3 4 0 0 20 0 1 0 5 1 1")
     assert quiet._read(str(odd)) == (False, 7)
+
+
+def test_what_an_office_has_below_its_menu_bar_is_moved_there() -> None:
+    def node(role: str, extents: tuple[int, int, int, int], *children: atspi.Accessible) -> atspi.Accessible:
+        return atspi.Accessible(("a", role), role=role, extents=extents, children=list(children))
+
+    bar, cell = node("menu bar", (0, 46, 900, 25)), node("table cell", (41, 184, 82, 17))
+    pane = node("root pane", (0, 46, 900, 700), cell)
+    window = node("frame", (0, 29, 900, 800), node("filler", (0, 46, 900, 725), bar, pane))
+    atspi.move_below_menu(window)
+    assert [each.extents[1] for each in (bar, pane, cell) if each.extents] == [46, 71, 209]
+    atspi.move_below_menu(window)
+    assert cell.extents == (41, 209, 82, 17)
+    atspi.move_below_menu(node("frame", (0, 0, 1, 1), node("root pane", (0, 0, 1, 1))))
+
+
+def test_states_have_the_numbers_that_the_bus_gives_them() -> None:
+    numbers = {"active": 1, "focused": 12, "showing": 25, "visible": 30, "manages-descendants": 31, "read-only": 43}
+    assert {name: atspi.STATES.index(name) for name in numbers} == numbers
