@@ -85,6 +85,10 @@ test-tasks: setup desktop sites ## every task that has a scripted solution, solv
 test-zdtm: criu ## CRIU's own test suite against our build
 	third_party/criu/zdtm.sh
 
+.PHONY: test-zdtm-guests
+test-zdtm-guests: setup ## its programs as guests of workspaces that are forked, judging themselves on both sides
+	$(BIN)/python tests/zdtm/guests.py
+
 .PHONY: kmod
 kmod: ## the kernel module, for the running kernel or KDIR=
 	$(MAKE) -C kmod
