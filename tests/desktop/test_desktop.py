@@ -33,9 +33,15 @@ def find(guest: Any, role: str, name: str) -> Element:
     return found[0]
 
 
-def cell_text(guest: Any, name: str) -> str | None:
-    tree = ElementTree.fromstring(guest.call("tree")["text"])
-    return next((node.text for node in tree.iter("table-cell") if node.get("name") == name), None)
+def wait_cell(guest: Any, name: str, text: str) -> None:
+    """Returns when a cell has a text."""
+
+    def found() -> str | None:
+        tree = ElementTree.fromstring(guest.call("tree")["text"])
+        return next((node.text for node in tree.iter("table-cell") if node.get("name") == name), None)
+
+    wrong = retry_if_result(lambda there: there != text)
+    Retrying(retry=wrong, stop=stop_after_delay(240), wait=wait_fixed(0.2))(found)
 
 
 def pids(guest: Any) -> set[str]:
@@ -77,8 +83,8 @@ def test_a_spreadsheet_s_tree_has_the_cells_in_view_and_is_read_at_once(desktop:
     desktop.call("put_file", {"path": "/home/user/t.csv", "data": b"Name,Points\nAda,17\nBoris,4\n"})
     desktop.call("launch", {"command": ["libreoffice", "--calc", "--infilter=CSV:44,34,76", "/home/user/t.csv"]})
     wait_window(desktop, "t.csv")
-    seen = desktop.act(()).view
-    tree = ElementTree.fromstring(seen["accessibility_tree"])
+    wait_cell(desktop, "A1", "Name")
+    tree = ElementTree.fromstring(desktop.act(()).view["accessibility_tree"])
     cells = {node.get("name"): node for node in tree.iter("table-cell")}
     assert [cells[name].text for name in ("A1", "B1", "A2", "B3")] == ["Name", "Points", "Ada", "4"]
     assert "A30" in cells
@@ -87,10 +93,7 @@ def test_a_spreadsheet_s_tree_has_the_cells_in_view_and_is_read_at_once(desktop:
     assert (a2.y, a2.x < b2.x, a2.height) == (b2.y, True, b2.height)
     act(desktop, f"pyautogui.click{b2.middle}")
     act(desktop, "pyautogui.write('99\\n')")
-    retrying = Retrying(
-        retry=retry_if_result(lambda text: text != "99"), stop=stop_after_delay(60), wait=wait_fixed(0.2)
-    )
-    retrying(lambda: cell_text(desktop, "B2"))
+    wait_cell(desktop, "B2", "99")
 
 
 def test_actions_and_their_errors(desktop: Any) -> None:
