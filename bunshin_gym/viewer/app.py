@@ -9,7 +9,7 @@ import hmac
 import logging
 import secrets
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +17,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from bunshin_gym.broadcast import frames, read_frame, watching, withdraw
+from bunshin_gym.errors import BunshinError
 from bunshin_gym.records import Record, list_workspaces
 
 __all__ = ["Accounts", "make_app", "new_token", "serve", "state_of"]
@@ -31,6 +32,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _HOME: Final = web.AppKey("home", Path)
 _TOKEN: Final = web.AppKey("token", str)
 _ACCOUNTS: Final[web.AppKey[Accounts]] = web.AppKey("accounts")
+_MEMORY: Final[web.AppKey[dict[str, int]]] = web.AppKey("memory")
+_ACCOUNT_EVERY_S: Final = 3.0
 
 
 def new_token() -> str:
@@ -53,11 +56,13 @@ def _entry(record: Record, home: Path) -> dict[str, Any]:
     }
 
 
-def state_of(home: Path, accounts: Accounts) -> list[dict[str, Any]]:
-    """All living workspaces, oldest first, with what they showed last and the memory that they have alone."""
-    living = [record for record in list_workspaces(home) if record.alive and record.owned]
-    memory = accounts([record.id for record in living]) if living else {}
-    return [{**_entry(record, home), "memory_bytes": memory.get(record.id)} for record in living]
+def _living(home: Path) -> list[Record]:
+    return [record for record in list_workspaces(home) if record.alive and record.owned]
+
+
+def state_of(home: Path, memory: Mapping[str, int]) -> list[dict[str, Any]]:
+    """All living workspaces, oldest first, with what they showed last, and their memory as far as it is known."""
+    return [{**_entry(record, home), "memory_bytes": memory.get(record.id)} for record in _living(home)]
 
 
 @web.middleware
@@ -89,7 +94,8 @@ async def _page(request: web.Request) -> web.Response:
 
 async def _state(request: web.Request) -> web.Response:
     app = request.app
-    found = await asyncio.to_thread(state_of, app[_HOME], app[_ACCOUNTS])
+    memory: dict[str, int] = app[_MEMORY]
+    found = await asyncio.to_thread(state_of, app[_HOME], memory)
     return web.json_response(found, headers={"Cache-Control": "no-store"})
 
 
@@ -109,15 +115,37 @@ async def _watch(app: web.Application) -> AsyncIterator[None]:
         yield
 
 
+async def _account(app: web.Application) -> AsyncIterator[None]:
+    """Accounts for memory now and then: it takes longer than looking at a screen may."""
+
+    async def run() -> None:
+        while True:
+            ids = [record.id for record in await asyncio.to_thread(_living, app[_HOME])]
+            try:
+                memory = await asyncio.to_thread(app[_ACCOUNTS], ids) if ids else {}
+            except BunshinError as error:
+                _log.warning("memory is not accounted for: %s", error)
+            else:
+                app[_MEMORY].clear()
+                app[_MEMORY].update(memory)
+            await asyncio.sleep(_ACCOUNT_EVERY_S)
+
+    task = asyncio.create_task(run())
+    yield
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
 def make_app(home: Path, token: str, accounts: Accounts) -> web.Application:
     """The page, its state and its pictures. Envs write their screens as long as it runs."""
     app = web.Application(middlewares=[_guard])
-    app[_HOME], app[_TOKEN], app[_ACCOUNTS] = home, token, accounts
+    app[_HOME], app[_TOKEN], app[_ACCOUNTS], app[_MEMORY] = home, token, accounts, {}
     app.router.add_get("/", _page)
     app.router.add_get("/{name:index\\.html|view\\.js|view\\.css}", _page)
     app.router.add_get("/api/state", _state)
     app.router.add_get("/frame/{id:[0-9a-f]{12}}", _frame)
-    app.cleanup_ctx.append(_watch)
+    app.cleanup_ctx.extend([_watch, _account])
     return app
 
 

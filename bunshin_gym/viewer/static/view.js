@@ -32,7 +32,7 @@ function fill(card, entry) {
   part(card, "action").textContent = notes.last_action || "no action yet";
   const reward = notes.reward === undefined ? "" : `, reward ${notes.reward}`;
   part(card, "result").textContent = notes.steps === undefined ? "" : `${notes.steps} steps${reward}`;
-  const memory = entry.memory_bytes === null ? "" : `${(entry.memory_bytes / MIB).toFixed(1)} MiB of its own`;
+  const memory = entry.memory_bytes == null ? "" : `${(entry.memory_bytes / MIB).toFixed(1)} MiB of its own`;
   part(card, "memory").textContent = memory;
   card.classList.toggle("done", Boolean(notes.done) && notes.reward > 0);
   card.classList.toggle("failed", Boolean(notes.done) && notes.reward <= 0);
