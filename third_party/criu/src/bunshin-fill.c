@@ -532,7 +532,7 @@ static int keep_code(pid_t real, uint64_t start, uint64_t end)
 	return 0;
 }
 
-int bunshin_fill_code(pid_t vpid, pid_t real, struct bunshin_vma *vmas, size_t n)
+int bunshin_fill_code(pid_t vpid, pid_t real, struct bunshin_vma *vmas, size_t n, bool *ret_kept)
 {
 	struct bunshin_ranges ranges = {};
 	int fd = bunshin_open_pagemap(real), ret = fd < 0 ? -1 : 0;
@@ -550,5 +550,6 @@ int bunshin_fill_code(pid_t vpid, pid_t real, struct bunshin_vma *vmas, size_t n
 	if (fd >= 0)
 		close(fd);
 	bunshin_ranges_free(&ranges);
+	*ret_kept = n_code != 0;
 	return ret;
 }

@@ -222,9 +222,9 @@ int bunshin_fill_ahead(pid_t root);
 void bunshin_fill_begin(void);
 /*
  * First, for each task: copies the pages of code that it has changed, since the dump is going to poke into code. Also
- * notes in @vmas which are sealed.
+ * notes in @vmas which are sealed. *ret_kept: there were such pages; they are kept for bunshin_fill_task(), until the next call.
  */
-int bunshin_fill_code(pid_t vpid, pid_t real, struct bunshin_vma *vmas, size_t n);
+int bunshin_fill_code(pid_t vpid, pid_t real, struct bunshin_vma *vmas, size_t n, bool *ret_kept);
 /*
  * One task: queues the copying. @vmas are all that it has, in order, and are written to.
  */

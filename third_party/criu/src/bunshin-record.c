@@ -9,9 +9,9 @@
  *   DONE                          ->
  *                                <- GO when the core says that the source is frozen
  *   seize
- *   TASK: VMAs in the shared page ->   plan, queue the copying, copy code
+ *   TASK: VMAs in the shared page ->   copy code
  *                                <- DONE
- *   ... goes on                        threads copy
+ *   ... goes on                        plan, queue the copying; threads copy
  *   SHMEM, GHOST with descriptors ->   copies, while the dump goes on
  *   SETTLED                       ->   waits for the threads
  *                                <- DONE when the core releases the source
@@ -19,6 +19,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -361,56 +362,123 @@ static int done(int ret)
 	return say((struct note){ .type = DONE, .ret = ret });
 }
 
-/* The dump goes on as soon as the code is safe; what was said to it is true or the whole record fails. */
-static int serve_task(const struct note *note)
-{
-	struct bunshin_vma *vmas = rec.shared->vmas[note->id];
-	int ret = bunshin_fill_code(note->vpid, note->real, vmas, note->n);
+/* What the dump has said and need not wait for. In order. */
+struct errand {
+	struct note note;
+	struct bunshin_vma *vmas;
+	int fds[NOTE_FDS];
+	unsigned int n_fds;
+};
 
-	if (done(ret) || ret)
-		return -1;
-	return bunshin_fill_task(note->vpid, note->real, false, vmas, note->n);
+static struct {
+	struct errand *v;
+	size_t n, done, room;
+} errands;
+
+static int add_errand(struct errand errand)
+{
+	if (errands.n == errands.room) {
+		size_t room = errands.room ? 2 * errands.room : 64;
+		struct errand *v = xrealloc(errands.v, room * sizeof(*v));
+
+		if (!v)
+			return -1;
+		errands.v = v;
+		errands.room = room;
+	}
+	errands.v[errands.n++] = errand;
+	return 0;
 }
 
-static int serve_note(const struct note *note, const int *fds, unsigned int n_fds)
+static int run_errand(struct errand *errand)
 {
+	const struct note *note = &errand->note;
+
 	switch (note->type) {
 	case TASK:
-		return serve_task(note);
+		return bunshin_fill_task(note->vpid, note->real, false, errand->vmas, note->n);
 	case SHMEM:
-		return n_fds == 1 ? bunshin_shm_fill(fds[0], note->id, note->n) : -1;
+		return errand->n_fds == 1 ? bunshin_shm_fill(errand->fds[0], note->id, note->n) : -1;
 	case GHOST:
-		return n_fds == 2 ? bunshin_ghost_fill(fds[0], fds[1], note->n, note->id) : -1;
+		return errand->n_fds == 2 ? bunshin_ghost_fill(errand->fds[0], errand->fds[1], note->n, note->id) : -1;
 	}
 	pr_err("the dump said %u\n", note->type);
 	return -1;
 }
 
-/* Serves the dump until it has settled. */
+/* After a failure they are only let go. */
+static int end_errand(int ret)
+{
+	struct errand *errand = &errands.v[errands.done++];
+
+	ret = ret ?: run_errand(errand);
+	close_all(errand->fds, errand->n_fds);
+	xfree(errand->vmas);
+	return ret;
+}
+
+/*
+ * The dump goes on as soon as the code is safe; what was said to it is true or the whole record fails. Code that was
+ * kept is the task's that came last, so then the task is walked at once.
+ */
+static int serve_task(const struct note *note)
+{
+	struct bunshin_vma *vmas = rec.shared->vmas[note->id];
+	struct errand errand = { .note = *note };
+	bool kept;
+	int ret = bunshin_fill_code(note->vpid, note->real, vmas, note->n, &kept);
+
+	if (!kept)
+		errand.vmas = xmalloc((note->n + 1) * sizeof(*vmas));
+	if (errand.vmas)
+		memcpy(errand.vmas, vmas, note->n * sizeof(*vmas));
+	if (done(ret) || ret)
+		return -1;
+	if (!errand.vmas)
+		return bunshin_fill_task(note->vpid, note->real, false, vmas, note->n);
+	return add_errand(errand);
+}
+
+static bool dump_has_spoken(void)
+{
+	struct pollfd event = { .fd = rec.socket, .events = POLLIN };
+
+	return poll(&event, 1, 0) != 0;
+}
+
+/* Serves the dump until it has settled: its questions first, errands when it says nothing. */
 static int serve_dump(void)
 {
-	struct note note;
+	struct errand errand = {};
 	int ret = 0;
 
+	errands.n = errands.done = 0;
 	if (say((struct note){ .type = GO }))
 		return -1;
 	while (1) {
-		unsigned int n_fds;
-		int fds[NOTE_FDS];
-
-		if (hear_with(&note, fds, &n_fds)) {
+		while (errands.done < errands.n && !dump_has_spoken())
+			ret = end_errand(ret);
+		errand.n_fds = 0;
+		if (hear_with(&errand.note, errand.fds, &errand.n_fds)) {
 			snprintf(rec.shared->error, sizeof(rec.shared->error), "the dump ended early");
-			return -1;
+			ret = -1;
+			break;
 		}
-		if (note.type == SETTLED)
-			return note.ret ?: ret;
+		if (errand.note.type == SETTLED) {
+			ret = errand.note.ret ?: ret;
+			break;
+		}
 		/* After a failure the dump is told so at its next question, and settles. */
-		if (!ret)
-			ret = serve_note(&note, fds, n_fds);
-		else if (note.type == TASK)
-			done(-1);
-		close_all(fds, n_fds);
+		if (errand.note.type == TASK)
+			ret = ret ? (done(-1), ret) : serve_task(&errand.note);
+		else if (ret || add_errand(errand)) {
+			close_all(errand.fds, errand.n_fds);
+			ret = -1;
+		}
 	}
+	while (errands.done < errands.n)
+		ret = end_errand(ret);
+	return ret;
 }
 
 /* Lets the settled (or failed) dump end, with @ret as its result. */
