@@ -18,6 +18,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "bunshin-msg.h"
@@ -72,10 +73,12 @@ static struct {
 struct restoring {
 	pid_t restore; /* 0: free */
 	pid_t root;    /* 0: not made yet */
+	int64_t dying_since_ms; /* 0: it lives */
 };
 
 #define RESTORING_MAX 1024
 #define LOOK_EVERY_MS 200
+#define GRACE_MS 1500 /* a restore that fails kills its tasks itself, and then has a reason to tell */
 #define TASK_IS_EXITING 0x4 /* PF_EXITING */
 
 static struct restoring *restoring; /* shared with the restores */
@@ -126,18 +129,30 @@ static bool is_exiting(pid_t pid)
 	return end && sscanf(end, ") %*c %*d %*d %*d %*d %*d %u", &flags) == 1 && (flags & TASK_IS_EXITING);
 }
 
+static void look_at(struct restoring *r, int64_t now_ms)
+{
+	if (!r->root || !is_exiting(r->root))
+		return;
+	if (!r->dying_since_ms)
+		r->dying_since_ms = now_ms;
+	else if (now_ms - r->dying_since_ms >= GRACE_MS)
+		kill(r->restore, SIGKILL);
+}
+
 /* Returns whether there is any restore to look at. */
 static bool look_at_restores(void)
 {
+	struct timespec now;
 	bool any = false;
 	size_t i;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
 
 	for (i = 0; i < RESTORING_MAX; i++) {
 		if (!restoring[i].restore)
 			continue;
 		any = true;
-		if (restoring[i].root && is_exiting(restoring[i].root))
-			kill(restoring[i].restore, SIGKILL);
+		look_at(&restoring[i], now.tv_sec * 1000ll + now.tv_nsec / 1000000);
 	}
 	return any;
 }
@@ -296,7 +311,7 @@ static int serve_branch(const union request *req, const int *fds, unsigned int n
 	slot = free_restoring();
 	if (!slot)
 		return refuse(fds, n_fds, req->header.seq, EAGAIN, "too many branches are being made");
-	slot->root = 0;
+	*slot = (struct restoring){};
 	pid = fork();
 	if (!pid) {
 		mine = slot;
