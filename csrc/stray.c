@@ -17,18 +17,26 @@
 #include "registry.h"
 #include "workspace.h"
 
-/* 0: unknown. */
-static unsigned long long pid_namespace(void)
+/* Of this process; 0: unknown. */
+static unsigned long long namespace_of(const char *path)
 {
 	struct stat info;
 
-	return stat("/proc/self/ns/pid", &info) < 0 ? 0 : info.st_ino;
+	return stat(path, &info) < 0 ? 0 : info.st_ino;
+}
+
+/* Where pids and paths of a note mean what they mean here. */
+static bool is_here(unsigned long long pidns, unsigned long long mntns)
+{
+	return pidns && pidns == namespace_of("/proc/self/ns/pid") && mntns &&
+	       mntns == namespace_of("/proc/self/ns/mnt");
 }
 
 void bsh_stray_sign(const struct bsh_core *core, const struct bsh_owner *owner, const struct bsh_cgroup *cgroup)
 {
-	auto_free char *note = bsh_format("owner=%d %llu %s\npidns=%llu\nhome=%s", (int)owner->pid, owner->start_time,
-		owner->boot_id, pid_namespace(), core->home);
+	auto_free char *note = bsh_format("owner=%d %llu %s\npidns=%llu\nmntns=%llu\nhome=%s", (int)owner->pid,
+		owner->start_time, owner->boot_id, namespace_of("/proc/self/ns/pid"), namespace_of("/proc/self/ns/mnt"),
+		core->home);
 
 	bsh_cgroup_note(cgroup, note);
 }
@@ -45,22 +53,21 @@ static bool home_is_there(const char *home, const char *key)
 	return strcmp(now, key) == 0;
 }
 
-/* Only what is certain: a note of this boot and this pid namespace, no state directory, a dead owner. */
+/* Only what is certain: a note of this boot and these namespaces, no state directory, a dead owner. */
 static bool is_stray(const char *dir, const char *key)
 {
 	auto_free char *note = NULL;
 	struct bsh_owner owner = {0};
-	unsigned long long namespace = 0;
+	unsigned long long pidns = 0, mntns = 0;
 	const char *home;
 
 	if (bsh_cgroup_note_read(dir, &note) < 0)
 		return false;
 	home = strstr(note, "\nhome=");
-	if (!home || sscanf(note, "owner=%d %llu %39s\npidns=%llu", &owner.pid, &owner.start_time, owner.boot_id,
-			     &namespace) != 4)
+	if (!home || sscanf(note, "owner=%d %llu %39s\npidns=%llu\nmntns=%llu", &owner.pid, &owner.start_time,
+			     owner.boot_id, &pidns, &mntns) != 5)
 		return false;
-	return namespace && namespace == pid_namespace() && !home_is_there(home + strlen("\nhome="), key) &&
-	       !bsh_owner_alive(&owner);
+	return is_here(pidns, mntns) && !home_is_there(home + strlen("\nhome="), key) && !bsh_owner_alive(&owner);
 }
 
 /* The cgroups of one other state directory in one hierarchy. */

@@ -5,7 +5,8 @@
  * processes and its cgroups. So a note that is kept with the cgroups tells whose they are:
  *
  *   owner=PID START BOOT
- *   pidns=INODE             the numbers above mean something in this pid namespace only
+ *   pidns=INODE             the numbers above mean something in this pid namespace only,
+ *   mntns=INODE             and the path below in this mount namespace
  *   home=PATH
  */
 struct bsh_cgroup;

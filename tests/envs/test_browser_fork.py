@@ -44,7 +44,7 @@ class Side:
         self.act("goto", url="file:///srv/page.html")
 
     def run(self, *argv: str) -> str:
-        done = self.workspace.exec(argv, timeout_s=60)
+        done = self.workspace.exec(argv, timeout_s=180)
         assert done.exit_code == 0, f"{self.name}: {done.stderr.decode()}"
         return done.stdout.decode().strip()
 
@@ -267,7 +267,7 @@ CHROMIUM = (
     " --remote-debugging-port=0 --user-data-dir=/tmp/cdp about:blank > /tmp/cdp.log 2>&1 < /dev/null &"
 )
 SERVE = "exec python3 /srv/cdp_client.py serve /tmp/cdp > /tmp/cdp-client.log 2>&1 < /dev/null &"
-WAIT = "i=0; until test -e {0}; do i=$((i + 1)); test $i -lt 3000 || exit 1; sleep 0.01; done"
+WAIT = "i=0; until test -e {0}; do i=$((i + 1)); test $i -lt 9000 || exit 1; sleep 0.01; done"
 
 
 @pytest.fixture
