@@ -16,8 +16,12 @@ demo: setup ## solve a web task in real Chromium, fork it into four branches, sa
 	$(BIN)/bunshin demo --output demo.png
 
 .PHONY: test
-test: setup frameworks desktop sites ## every test: fast ones first
+test: setup ## the tests, fast ones first: all but those of test-large
 	BUNSHIN_MUST_WORK=1 tests/run
+
+.PHONY: test-large
+test-large: setup frameworks desktop sites ## the tests of desktops, sites and RL frameworks, which take long to install
+	BUNSHIN_MUST_WORK=1 tests/run -m large
 
 .PHONY: setup
 setup: root system core criu image ## packages, environment, C core, CRIU and images; idempotent

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Marks the tests that need root, by their folder."""
+"""Marks the tests that need root, and those that need what takes long to get, by where they are."""
 
 from __future__ import annotations
 
@@ -8,10 +8,21 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).resolve().parent
-PRIVILEGED = ("core", "envs", "examples", "images")
+PRIVILEGED = ("core", "desktop", "envs", "examples", "images")
+LARGE = (
+    "desktop/",
+    "envs/test_parity.py",
+    "envs/test_sites_real.py",
+    "examples/test_frameworks.py",
+    "examples/test_grpo.py",
+    "examples/test_trl.py",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.path.relative_to(HERE).parts[0] in PRIVILEGED:
+        path = item.path.relative_to(HERE)
+        if path.parts[0] in PRIVILEGED:
             item.add_marker(pytest.mark.root)
+        if path.as_posix().startswith(LARGE):
+            item.add_marker(pytest.mark.large)
