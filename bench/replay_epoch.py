@@ -19,6 +19,7 @@ from worlds import World
 
 from bunshin_gym.cache import Budgets, CachePolicy, SnapshotTree
 from bunshin_gym.speculate.governor import Budget, Governor
+from bunshin_gym.speculate.policy import Reliability
 from bunshin_gym.speculate.protocols import Predictor
 from bunshin_gym.speculate.stats import Stats
 from bunshin_gym.wrappers.speculative_step import SpeculativeStep
@@ -35,6 +36,7 @@ class Setting:
         think_s: median thinking time, in seconds; log-normal with sigma 0.5.
         batch: attempts at once.
         ahead: as in `CachePolicy`.
+        credulous: predictions are believed however often they were wrong.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Setting:
     think_s: float = 2.0
     batch: int = 8
     ahead: float = CachePolicy().ahead
+    credulous: bool = False
     budget: Budget = Budget(branches=2, running=2, memory_bytes=48 << 20)  # noqa: RUF009  # frozen
     budgets: Budgets = Budgets(memory_bytes=256 << 20)  # noqa: RUF009  # frozen
 
@@ -84,6 +87,14 @@ def think_s(record: Record, step: int, median_s: float) -> float:
     return median_s * math.exp(draw)
 
 
+class _Credulous(Reliability):
+    """Believes whatever happened before."""
+
+    def believe(self, task: str, probability: float) -> float:
+        """The probability as it is."""
+        return probability
+
+
 def _start(record: Record) -> dict[str, Any]:
     return {"task_seed": record["seed"]}
 
@@ -98,6 +109,8 @@ class _Run:
         self.tree = stack.enter_context(SnapshotTree(folder / "tree", budgets=setting.budgets))
         self.governor = Governor(budget=setting.budget, costs=world.costs(setting.think_s))
         stack.callback(self.governor.close)
+        if setting.credulous:
+            self.governor.reliability = _Credulous()
         self._results = threading.Lock()
         self._after: Sequence[Record] = ()
         self._announced: dict[tuple[str, int], tuple[Any, SpeculativeStep | None]] = {}
