@@ -29,9 +29,10 @@ DONE = "keyboard_type('done')"
 @pytest.fixture
 def machine() -> Iterator[FakeMachine]:
     machine = FakeMachine()
+    before = set(threading.enumerate())
     yield machine
     machine.stall.set()
-    for thread in threading.enumerate():
+    for thread in set(threading.enumerate()) - before:
         if thread.name.startswith("bunshin-"):
             thread.join()
     assert machine.guests == 0, "workspaces are left"
