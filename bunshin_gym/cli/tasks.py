@@ -41,8 +41,9 @@ def list_tasks(
             continue
         wanted = _split(name, module, split) if split else None
         for env_name, task in module.env_names().items():
-            if contains.lower() in env_name.lower() and (wanted is None or task in wanted):
-                console.print(f"bunshin/{env_name}-v0", markup=False, highlight=False)
+            env_id = f"bunshin/{env_name}-v0"
+            if contains.lower() in env_id.lower() and (wanted is None or task in wanted):
+                console.print(env_id, markup=False, highlight=False)
 
 
 @app.command()

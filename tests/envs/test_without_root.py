@@ -53,7 +53,7 @@ def test_a_command_says_in_one_line_that_it_needs_root(words: str) -> None:
 
 
 def test_what_needs_no_root_works_without() -> None:
-    assert "bunshin/MiniWoB-ClickTest-v0" in run(COMMAND, "tasks", "ClickTest-v0").stdout
+    assert "bunshin/MiniWoB-ClickTest-v0" in run(COMMAND, "tasks", "list", "ClickTest-v0").stdout
     done = run(COMMAND, "doctor")
     assert done.returncode == 1
     assert "fail root" in done.stdout

@@ -18,8 +18,8 @@ from bunshin_gym.events import LOGGER
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 PAGES = [path for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))] if BLOCK.search(path.read_text())]
-ELSEWHERE = {"desktop.md"}
-"""Pages whose blocks need an image that takes long to build."""
+ELSEWHERE = {"desktop.md", "sites.md"}
+"""Pages whose blocks need an image that takes long to build, or a docker daemon that holds images of other people."""
 
 
 @pytest.fixture(autouse=True)
