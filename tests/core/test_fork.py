@@ -78,7 +78,7 @@ def tree(workspace: Workspace, top: str = "/data") -> dict[str, str]:
 def test_inner_view_is_the_same_in_every_branch(start: Start, engine: str) -> None:
     """Process ids, host name, environment and clock are those of the source: nothing inside can tell."""
     source = start(argv=["sh", "-c", "/bin/sleep 1000001 & /bin/sleep 1000002 & wait"], hostname="the-one")
-    look = ": look; hostname; ps -o pid,ppid,args | grep -v -e look -e ps -e grep -e exe; cat /proc/2/environ | tr '\\0' ' '"
+    look = ": look; hostname; ps -o pid,ppid,args | grep -vE 'look|ps|grep|exe'; cat /proc/2/environ | tr '\\0' ' '"
     sh(source, "until [ $(ps -o args | grep -c '^/bin/sleep 100000') = 2 ]; do :; done")
     before = sh(source, look)
     with source.snapshot(engine=engine) as snapshot:
