@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A reservation of a terabyte with a few pages in use: cost must follow the pages. */
+/* Reservations of a terabyte in many processes, as a browser's, with a few pages in use: cost must follow the pages. */
+#include <signal.h>
+#include <sys/prctl.h>
+
 #include "guest.h"
 
 #define SIZE (1UL << 40)
+#define OTHERS 20
 
 static char *base;
 static const unsigned long at[] = {4096, 1UL << 30, SIZE / 2, SIZE - 4096};
@@ -13,6 +17,16 @@ void guest_setup(void)
 	CHECK(base != MAP_FAILED);
 	for (int i = 0; i < 4; i++)
 		CHECK(mprotect(base + at[i], 4096, PROT_READ | PROT_WRITE) == 0);
+	for (int i = 0; i < OTHERS; i++) {
+		pid_t pid = fork();
+
+		CHECK(pid >= 0);
+		if (pid == 0) {
+			prctl(PR_SET_PDEATHSIG, SIGKILL);
+			for (;;)
+				pause();
+		}
+	}
 }
 
 void guest_put(const char *tag)

@@ -27,7 +27,11 @@
 #define ARENAS_START (1ull << 40)
 #define ARENAS_END (80ull << 40)
 #define ARENA_SIZE_MIN (16 * GIB)
-#define DENSE_PART 4 /* of an arena, at its beginning */
+/* The beginning of an arena. What finds no room in it lies elsewhere, so a limit costs huge pages and no more. */
+#define DENSE_ROOM_MIN (4 * GIB)
+#define DENSE_ROOM_MAX (64 * GIB)
+/* Room to grow into. A browser's reservations take terabytes, so many processes get by with less. */
+#define ARENA_SPARE 2
 /* What decides whether two VMAs are of one kind. */
 #define FLAGS_KEPT (MAP_GROWSDOWN | MAP_NORESERVE)
 
@@ -76,7 +80,7 @@ static int find_room(uint64_t size, const struct bunshin_vma *vmas, size_t n, ui
 	size_t i;
 
 	if (collect_taken(&taken, vmas, n))
-		return -1;
+		return -ENOMEM;
 	for (i = 0; i < taken.n; i++) {
 		if (taken.v[i].end <= at)
 			continue;
@@ -85,10 +89,8 @@ static int find_room(uint64_t size, const struct bunshin_vma *vmas, size_t n, ui
 		at = round_up(taken.v[i].end, HUGE);
 	}
 	bunshin_ranges_free(&taken);
-	if (at + size > ARENAS_END) {
-		pr_err("no room for an arena of %lu GiB\n", (unsigned long)(size / GIB));
-		return -1;
-	}
+	if (at + size > ARENAS_END)
+		return -ENOSPC;
 	*ret_base = at;
 	return 0;
 }
@@ -109,7 +111,7 @@ static char *dense_place(struct bunshin_task *task, uint64_t len)
 {
 	char *at = task->base + task->dense;
 
-	if (task->dense + len > task->size / DENSE_PART)
+	if (task->dense + len > task->dense_room)
 		return NULL;
 	task->dense += len;
 	return at;
@@ -147,17 +149,25 @@ static uint64_t wanted_bytes(const struct bunshin_vma *vmas, size_t n)
 /* A new, empty arena; what was in the old one moves over. */
 static int arena_renew(struct bunshin_task *task, const struct bunshin_vma *vmas, size_t n)
 {
-	uint64_t filled = task->used - task->size / DENSE_PART + task->dense;
-	uint64_t size = round_up(max_t(uint64_t, ARENA_SIZE_MIN, 2 * DENSE_PART * (wanted_bytes(vmas, n) + filled)), GIB);
-	uint64_t base;
-	size_t i;
+	uint64_t need = wanted_bytes(vmas, n) + task->used - task->dense_room + task->dense + task->segs.n * HUGE;
+	uint64_t dense_room = min_t(uint64_t, max_t(uint64_t, DENSE_ROOM_MIN, ARENA_SPARE * need), DENSE_ROOM_MAX);
+	uint64_t base, size;
+	size_t i, spare;
+	int ret = -1;
 
-	if (find_room(size, vmas, n, &base))
+	for (spare = ARENA_SPARE; spare && ret; spare--) {
+		size = round_up(max_t(uint64_t, ARENA_SIZE_MIN, dense_room + spare * need), GIB);
+		ret = find_room(size, vmas, n, &base);
+	}
+	if (ret) {
+		pr_err("no room for an arena of %lu GiB\n", (unsigned long)(size / GIB));
 		return -1;
+	}
 	task->base = (char *)base;
 	task->size = size;
 	task->dense = 0;
-	task->used = size / DENSE_PART;
+	task->dense_room = dense_room;
+	task->used = dense_room;
 	for (i = 0; i < task->segs.n; i++) {
 		struct bunshin_seg *seg = &task->segs.v[i];
 		uint64_t len = seg->end - seg->start;

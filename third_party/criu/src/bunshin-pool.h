@@ -140,7 +140,7 @@ struct bunshin_task {
 	pid_t real; /* of the source, while it is recorded */
 	char *base;
 	uint64_t size, used;
-	uint64_t dense; /* used of the part for dense segments */
+	uint64_t dense, dense_room; /* used and size of the part for dense segments, at the beginning */
 	struct bunshin_segs segs, next; /* as it is; as it becomes */
 	struct bunshin_ranges source; /* private pages of the source, until the sweep */
 	struct bunshin_ranges sealed; /* ahead: mappings that cannot have any, each an entry */
