@@ -4,14 +4,12 @@
 from __future__ import annotations
 
 import random
-import re
 import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "images" / "forum" / "site"))
-sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from forum import content
 from forum.content import Topic
@@ -20,13 +18,15 @@ from parts import (
     NUMBERS,
     PER_TEMPLATE,
     STRINGS,
-    Make,
     Template,
+    Templates,
     Values,
     answer,
+    csv_row,
     rows,
     said,
     sent,
+    slug,
     write_all,
 )
 
@@ -34,13 +34,8 @@ TOPICS = content.make_topics()
 NUMBER = {topic.title: place + 1 for place, topic in enumerate(TOPICS)}
 # The first category is for messages between two people.
 CATEGORY = {title: place + 2 for place, title in enumerate(content.CATEGORIES)}
-TEMPLATES: dict[str, Make] = {}
+TEMPLATES = Templates()
 FIND = [["goto", "__REDDIT__/category/{{category_id}}/{{category_slug}}/"], ["click", "link", "{{title}}"]]
-
-
-def template(make: Make) -> None:
-    """Registers a template under its function's name."""
-    TEMPLATES[make.__name__.replace("_", "-")] = make
 
 
 def task(
@@ -58,10 +53,6 @@ def task(
     }
 
 
-def slug(text: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
-
-
 def values_of(topic: Topic) -> Values:
     category = {"category_id": CATEGORY[topic.category], "category_slug": slug(topic.category)}
     return {"title": topic.title, "id": NUMBER[topic.title], "slug": slug(topic.title), **category}
@@ -71,14 +62,14 @@ def picks(rng: random.Random) -> list[Topic]:
     return rng.sample(TOPICS, PER_TEMPLATE)
 
 
-@template
+@TEMPLATES.add
 def author_of_topic(rng: random.Random) -> tuple[Template, list[Values]]:
     made = [{**values_of(topic), "answer": [topic.author]} for topic in picks(rng)]
     steps = [*FIND, ["see", "{{title}}"], answer("retrieve", "{{answer}}")]
     return task('Who started the topic "{{title}}"?', [said("retrieve", STRINGS, "{{answer}}")], steps), made
 
 
-@template
+@TEMPLATES.add
 def count_of_answers(rng: random.Random) -> tuple[Template, list[Values]]:
     made = []
     for topic in picks(rng):
@@ -89,7 +80,7 @@ def count_of_answers(rng: random.Random) -> tuple[Template, list[Values]]:
     return task(intent, [said("retrieve", NUMBERS, "{{answer}}")], steps), made
 
 
-@template
+@TEMPLATES.add
 def open_topic(rng: random.Random) -> tuple[Template, list[Values]]:
     made = [{**values_of(topic), "category": topic.category} for topic in picks(rng)]
     checks = [said("navigate", NOTHING), sent("__REDDIT__/topic/{{id}}/{{slug}}/")]
@@ -97,7 +88,7 @@ def open_topic(rng: random.Random) -> tuple[Template, list[Values]]:
     return task(intent, checks, [*FIND, answer("navigate")]), made
 
 
-@template
+@TEMPLATES.add
 def write_answer(rng: random.Random) -> tuple[Template, list[Values]]:
     texts = ("Thank you, that helped me.", "I will try it this week.", "Mine does that too.")
     people = rng.sample(content.PEOPLE, PER_TEMPLATE)
@@ -121,11 +112,11 @@ def write_answer(rng: random.Random) -> tuple[Template, list[Values]]:
     intent = 'Answer the topic "{{title}}" with: {{text}}'
     database = [rows(query, "{{row}}")]
     for values in made:
-        values["row"] = f'"{values["text"]}"' if "," in values["text"] else values["text"]
+        values["row"] = csv_row(values["text"])
     return task(intent, checks, steps, database=database, account="{{account}}"), made
 
 
-@template
+@TEMPLATES.add
 def start_topic(rng: random.Random) -> tuple[Template, list[Values]]:
     subjects = (
         ("Swap day in May", "Who brings what?"),

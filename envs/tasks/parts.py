@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import random
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,27 @@ NOTHING = {"type": "null"}
 Template = dict[str, Any]
 Values = dict[str, Any]
 Make = Callable[[random.Random], tuple[Template, list[Values]]]
+
+
+class Templates(dict[str, Make]):
+    """Templates by name, in the order in which they were added."""
+
+    def add(self, make: Make) -> Make:
+        """Decorates a template; its name is the function's."""
+        self[make.__name__.replace("_", "-")] = make
+        return make
+
+
+def slug(text: str) -> str:
+    """Django's spelling of a title in an address."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+
+
+def csv_row(*values: Any) -> str:
+    """A row as the database client writes it."""
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(values)
+    return line.getvalue()
 
 
 def said(kind: str, schema: dict[str, Any], data: Any = None, status: str = "SUCCESS") -> dict[str, Any]:
