@@ -9,40 +9,16 @@ from typing import Any
 
 import gymnasium
 import pytest
-from support import need
+from support.machine import with_machine
 
 import bunshin_gym
-from bunshin_gym.errors import ImageError
-from bunshin_gym.images import ImageStore
-from bunshin_gym.paths import criu_path
-from bunshin_gym.records import list_snapshots, list_workspaces
-
-
-def image_is_built() -> bool:
-    try:
-        ImageStore().get("browser")
-    except ImageError:
-        return False
-    return True
-
-
-def owned_here() -> list[str]:
-    """Workspaces and snapshots that this process still has."""
-    records = [*list_workspaces(), *list_snapshots()]
-    return [f"{record.kind} {record.id}" for record in records if record.owner_pid == os.getpid()]
+from bunshin_gym.records import list_workspaces
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _machine() -> Iterator[None]:
-    """Checks what is needed; at the end gives the shared bases up, and nothing may be left."""
-    need(os.geteuid() == 0, "root is needed")
-    need(criu_path().exists(), "our CRIU is not built: make criu")
-    need(image_is_built(), "the image `browser` is not built: make image")
-    from bunshin_gym.bases import shared_bases
-
-    yield
-    shared_bases().close()
-    assert owned_here() == []
+    with with_machine("browser", make="image"):
+        yield
 
 
 @pytest.fixture
