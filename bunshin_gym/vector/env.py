@@ -134,7 +134,6 @@ class BunshinVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
             BunshinError: a workspace cannot be made.
         """
         self._check_idle()
-        self._nursery.pause()
         options = dict(options or {})
         mask = read_mask(options.pop("reset_mask", None), self.num_envs)
         seeds = deal_seeds(seed, self.num_envs, self.group_size)
@@ -142,6 +141,7 @@ class BunshinVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
         whole = [g for g in range(self.num_envs // self.group_size) if mask[self._members(g)].all()]
         if self.group_size > 1 and (seed is not None or options) and mask.sum() > len(whole) * self.group_size:
             raise UsageError("seeds and options are for whole groups: a part of one goes back to its group's start")
+        self._nursery.pause()
         try:
             outcomes = self._reset_slots(np.flatnonzero(mask).tolist(), whole, seeds, each)
         finally:

@@ -102,16 +102,21 @@ class Nursery:
                     return
                 dead, env = (self._dead.popleft(), None) if self._dead else (None, self._missing())
                 self._busy = True
+            failed = False
             try:
                 if dead is not None:
                     dead.close()
                 elif env is not None:
                     self._make(env)
             except BunshinError as error:
-                self._broken = dead is None
-                _log.warning("a spare workspace was not made, or one was not ended: %s", error)
+                failed = True
+                _log.warning("a workspace was not %s: %s", "ended" if env is None else "made ahead", error)
+            except Exception:  # noqa: BLE001 - a task's own code; a reset, which runs it too, raises
+                failed = True
+                _log.exception("a workspace was not %s", "ended" if env is None else "made ahead")
             finally:
                 with self._wake:
+                    self._broken |= failed and env is not None
                     self._busy = False
                     self._wake.notify_all()
 
