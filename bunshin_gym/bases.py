@@ -127,10 +127,13 @@ class BasePool:
             task.prepare(guest)
             snapshot = guest.snapshot()
         with self._lock:
-            prepared = [(other, slot.base) for other, slot in self._slots.items() if other.task is not None]
-        for other, base in [entry for entry in prepared if entry[1] is not None][: -self._prepared_max + 1 or None]:
-            if base is not None:
-                self.drop(other, base)
+            prepared = [
+                (other, slot.base)
+                for other, slot in self._slots.items()
+                if other.task is not None and slot.base is not None
+            ]
+        for other, base in prepared[: max(0, len(prepared) + 1 - self._prepared_max)]:
+            self.drop(other, base)
         return _Prepared(snapshot)
 
     def image_digest(self, key: BaseKey) -> str:

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from bunshin_gym.cache.attempt import RESET, Attempt, CachedStep, Source, Stateful
 from bunshin_gym.cache.keys import Context, ToolSpec
+from bunshin_gym.cache.materialise import Booted
 from bunshin_gym.cache.sequence import CachePolicy, SequenceCache
 from bunshin_gym.cache.snapshots import DurableHandle, Loader, SnapshotHandle, Snapshotting
 from bunshin_gym.cache.stamps import Stamps
 from bunshin_gym.cache.tiers import Budgets
-from bunshin_gym.cache.tree import Booted, SnapshotTree
+from bunshin_gym.cache.tree import SnapshotTree
 
 __all__ = [
     "RESET",

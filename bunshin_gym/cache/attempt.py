@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Literal, Protocol, Self, runtime_checkable
 
 from bunshin_gym.cache.keys import Context, call_digest
 from bunshin_gym.cache.live import RESET, LiveWorkspace, Spent
+from bunshin_gym.cache.materialise import Booted
 from bunshin_gym.cache.store.blobs import BlobMissingError
 from bunshin_gym.cache.store.index import NewNode, Node, NodeGoneError
-from bunshin_gym.cache.tree import Booted
 from bunshin_gym.errors import ClosedError, UsageError
 from bunshin_gym.types import Forkable, ToolCall, ToolEffect, ToolResult
 

@@ -12,9 +12,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 from bunshin_gym.cache.keys import Context
+from bunshin_gym.cache.materialise import Booted
 from bunshin_gym.cache.pace import Pace
 from bunshin_gym.cache.store.index import Node
-from bunshin_gym.cache.tree import Booted
 from bunshin_gym.errors import BunshinError, ClosedError, ReplayDiverged
 from bunshin_gym.types import Forkable, ToolCall, ToolResult
 
@@ -128,7 +128,7 @@ class LiveWorkspace:
         old, old_at = self.workspace, self.node
         self.workspace = self.node = None
         try:
-            made = self._tree.materialise(
+            made = self._tree.materialiser.materialise(
                 cursor,
                 boot=partial(self._boot_again, spent),
                 replay=partial(self._replay, spent),
@@ -296,11 +296,10 @@ class LiveWorkspace:
         """Whether it is the node's result, if need be after another look: a screen may be drawn late."""
         if self._cache.agrees(node, result):
             return True
-        for _ in range(_LOOKS if isinstance(workspace, Looking) else 0):
-            seen = workspace.look() if isinstance(workspace, Looking) else None
-            if seen is not None and self._cache.agrees(node, replace(result, observation=seen)):
-                return True
-        return False
+        if not isinstance(workspace, Looking):
+            return False
+        looks = (workspace.look() for _ in range(_LOOKS))
+        return any(seen is not None and self._cache.agrees(node, replace(result, observation=seen)) for seen in looks)
 
     def _check_boot(self, booted: Booted, root: Node) -> None:
         if not self._agrees(root, booted.live, booted.result):

@@ -134,9 +134,9 @@ class Materialiser:
         pace: Pace,
     ) -> Forkable | None:
         if start.origin == "live":
-            if behind is not None:
-                pace.uses(behind[0])
-            return None if behind is None else behind[0]
+            assert behind is not None
+            pace.uses(behind[0])
+            return behind[0]
         if start.origin == "boot":
             booted = boot()
             try:

@@ -35,13 +35,12 @@ class Pace:
     def branch(self, snapshot: SnapshotHandle) -> Forkable:
         """A branch of the snapshot, which yields to others as long as nobody waits."""
         with self._lock:
-            patient = self._leisurely and isinstance(snapshot, PatientHandle)
-            if patient and isinstance(snapshot, PatientHandle):
-                self._source = snapshot
-        if not patient or not isinstance(snapshot, PatientHandle):
+            source = snapshot if self._leisurely and isinstance(snapshot, PatientHandle) else None
+            self._source = source
+        if source is None:
             return snapshot.branch()
         try:
-            live = snapshot.branch_confined()
+            live = source.branch_confined()
         finally:
             with self._lock:
                 self._source = None

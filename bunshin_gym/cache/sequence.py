@@ -17,10 +17,11 @@ import numpy as np
 
 from bunshin_gym.cache.attempt import RESET, Attempt, CachedStep, Source, Stateful
 from bunshin_gym.cache.keys import Context, ToolSpec
+from bunshin_gym.cache.materialise import Booted
 from bunshin_gym.cache.stamps import Stamps
 from bunshin_gym.cache.store.blobs import BlobMissingError
 from bunshin_gym.cache.store.index import Node
-from bunshin_gym.cache.tree import Booted, SnapshotTree
+from bunshin_gym.cache.tree import SnapshotTree
 from bunshin_gym.errors import UsageError
 from bunshin_gym.types import ToolCall, ToolEffect, ToolResult
 

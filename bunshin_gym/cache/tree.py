@@ -7,7 +7,6 @@ disk tier), `locks`. Any number of threads and processes use it at once, and lat
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import time
@@ -18,8 +17,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from bunshin_gym import faults
-from bunshin_gym.cache.materialise import Booted, Materialised, Materialiser
-from bunshin_gym.cache.pace import Pace
+from bunshin_gym.cache.materialise import Materialiser
 from bunshin_gym.cache.snapshots import Loader, take_snapshot
 from bunshin_gym.cache.store import codec
 from bunshin_gym.cache.store.blobs import BlobStore
@@ -29,12 +27,11 @@ from bunshin_gym.cache.store.ledger import Ledger
 from bunshin_gym.cache.store.locks import HeldLock, NamedLocks
 from bunshin_gym.cache.store.pending import Pending
 from bunshin_gym.cache.tiers import Budgets, SnapshotKeeper
-from bunshin_gym.cache.worth import Credit, Estimate
+from bunshin_gym.cache.worth import Credit, Estimate, leave_share
 from bunshin_gym.types import Forkable, ToolResult
 
-__all__ = ["Booted", "Materialised", "SnapshotTree"]
+__all__ = ["SnapshotTree"]
 
-_log = logging.getLogger(__name__)
 _FLUSH_AFTER: Final = 256
 _STORING: Final = b"storing"
 
@@ -76,7 +73,7 @@ class SnapshotTree:
         self.keeper = SnapshotKeeper(
             snapshots, self.index, self.ledger, self.locks, budgets=self.budgets, load=load, clock=clock
         )
-        self._materialiser = Materialiser(self.index, self.keeper, clock)
+        self.materialiser = Materialiser(self.index, self.keeper, clock)
         self.credit = Credit()
         self.thinking = Estimate(0.0)
         self._asked: Counter[int] = Counter()
@@ -201,26 +198,11 @@ class SnapshotTree:
         finally:
             self.index.pin(node.id, False)
 
-    def materialise(
-        self,
-        node: Node,
-        *,
-        boot: Callable[[], Booted],
-        replay: Callable[[Forkable, Node], None],
-        check_boot: Callable[[Booted, Node], None],
-        behind: tuple[Forkable, Node] | None = None,
-        pace: Pace | None = None,
-    ) -> Materialised:
-        """A workspace in the node's state; see `Materialiser.materialise`."""
-        return self._materialiser.materialise(
-            node, boot=boot, replay=replay, check_boot=check_boot, behind=behind, pace=pace
-        )
-
     def leave_chance(self, node: Node) -> float:
-        """The share of attempts that need a workspace here, as far as can be told; see `worth.demand`."""
+        """The share of attempts that need a workspace here, as far as can be told."""
         self.flush()
         counts = self.index.counts(node.id)
-        return (counts.misses + 1) / (counts.visits + 2)
+        return leave_share(counts.visits, counts.misses)
 
     def offer_loader(self, load: Loader) -> None:
         """A way to read snapshots from disk, taken if the tree was opened without one."""

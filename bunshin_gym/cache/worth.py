@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["Credit", "Estimate", "Estimates", "Use", "demand", "reach", "worth_ns"]
+__all__ = ["Credit", "Estimate", "Estimates", "Use", "demand", "leave_share", "reach", "worth_ns"]
 
 UNREACHABLE_NS: Final = 600 * 10**9
 """What it counts that a node cannot be rebuilt at all: more than any rebuilding takes."""
@@ -42,12 +42,14 @@ class Use:
     heat: float
 
 
-def demand(use: Use) -> float:
-    """Workspaces that are expected to be needed at the node, in the time that heat looks back on.
+def leave_share(visits: int, misses: int) -> float:
+    """The share of visits that leave the tree; one in three is the guess after the visit that made the node."""
+    return (misses + 1) / (visits + 2)
 
-    One leave in three visits is the guess before anything is known.
-    """
-    return 0.0 if use.over else use.heat * (use.misses + 1) / (use.visits + 2)
+
+def demand(use: Use) -> float:
+    """Workspaces that are expected to be needed at the node, in the time that heat looks back on."""
+    return 0.0 if use.over else use.heat * leave_share(use.visits, use.misses)
 
 
 def reach(uses: Iterable[Use], starts: Mapping[int, int]) -> dict[int, int]:

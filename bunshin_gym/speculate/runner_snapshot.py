@@ -29,14 +29,12 @@ class RunnerSnapshot(Generic[F]):
 
     def branch(self) -> SpeculativeRunner[F]:
         """An attempt that goes on from here; the caller closes it."""
-        return self._make(self._held.branch() if self._frozen is None else self._frozen.fork(), False)
+        return self._make(self._plain(), False)
 
     def branch_confined(self) -> SpeculativeRunner[F]:
         """One that nobody waits for: it is confined as far as the workspace can be, and guesses nothing yet."""
         confined = getattr(self._held, "branch_confined", None)
-        if self._frozen is not None or confined is None:
-            return self._make(self._held.branch() if self._frozen is None else self._frozen.fork(), True)
-        return self._make(confined(), True)
+        return self._make(self._plain() if confined is None else confined(), True)
 
     def hurry(self) -> None:
         """Somebody waits now for those that are being made."""
@@ -47,3 +45,7 @@ class RunnerSnapshot(Generic[F]):
     def close(self) -> None:
         """Gives it up; branches live on."""
         (self._held if self._frozen is None else self._frozen).close()
+
+    def _plain(self) -> F:
+        branch: F = self._held.branch() if self._frozen is None else self._frozen.fork()
+        return branch

@@ -20,10 +20,11 @@ from numpy.typing import NDArray
 
 from bunshin_gym.cache.attempt import Attempt, CachedStep, Source
 from bunshin_gym.cache.keys import Context, ToolSpec
+from bunshin_gym.cache.materialise import Booted
 from bunshin_gym.cache.sequence import CachePolicy, SequenceCache
 from bunshin_gym.cache.stamps import Stamps
 from bunshin_gym.cache.tiers import Budgets
-from bunshin_gym.cache.tree import Booted, SnapshotTree
+from bunshin_gym.cache.tree import SnapshotTree
 from bunshin_gym.errors import BunshinError, UsageError
 from bunshin_gym.speculate.env_workspace import call_of, effects_of, find_forkable, parser_of
 from bunshin_gym.types import ToolCall, ToolEffect, ToolResult

@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 
 from bunshin_gym.cache.keys import Context, specs_from_effects
+from bunshin_gym.cache.materialise import Booted
 from bunshin_gym.cache.sequence import CachePolicy, SequenceCache
 from bunshin_gym.cache.snapshots import Loader
 from bunshin_gym.cache.store.codec import fingerprint
 from bunshin_gym.cache.tiers import Budgets
-from bunshin_gym.cache.tree import Booted, SnapshotTree
+from bunshin_gym.cache.tree import SnapshotTree
 from bunshin_gym.errors import BunshinError, ResourceError
 from bunshin_gym.testing import FAKE_TOOLS, FakeHost, FakeWorkspace
 from bunshin_gym.types import ToolCall, ToolResult
