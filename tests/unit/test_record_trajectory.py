@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import gymnasium
 import numpy as np
 import pytest
-from fake_guest import FakeMachine, FakeTask
+from fake_guest import FakeTask
 
 from bunshin_gym.envs import BunshinEnv
 from bunshin_gym.errors import UsageError
@@ -18,15 +18,6 @@ from bunshin_gym.wrappers.record_trajectory import RecordTrajectory
 from bunshin_gym.wrappers.tool_sequence_cache import ToolSequenceCache
 
 ACTIONS = ["keyboard_type('a')", ToolCall(name="keyboard_type", args={"text": "b"}), "keyboard_type('done')"]
-
-
-@pytest.fixture
-def pool():
-    machine = FakeMachine()
-    pool = machine.pool()
-    yield pool
-    pool.close()
-    assert machine.guests == 0
 
 
 def record(pool: Any, directory: Path, *actions: Any, **named: Any) -> list[Any]:

@@ -16,6 +16,7 @@ from gymnasium import wrappers
 from gymnasium.vector import SyncVectorEnv
 from gymnasium.wrappers import vector as vector_wrappers
 
+from bunshin_gym.bases import BasePool
 from bunshin_gym.envs import BunshinEnv
 from bunshin_gym.errors import UsageError
 from bunshin_gym.vector import BunshinVectorEnv
@@ -38,15 +39,8 @@ WRAPPERS: dict[str, Callable[[Any], gymnasium.Env[Any, Any]]] = {
 
 
 @pytest.fixture
-def machine() -> Iterator[FakeMachine]:
-    machine = FakeMachine()
-    yield machine
-    assert machine.guests == 0, "workspaces are left"
-
-
-@pytest.fixture
-def make(machine: FakeMachine) -> Iterator[Callable[[], BunshinEnv]]:
-    pool, made = machine.pool(), []
+def make(pool: BasePool) -> Iterator[Callable[[], BunshinEnv]]:
+    made: list[BunshinEnv] = []
 
     def make_one() -> BunshinEnv:
         made.append(BunshinEnv(FakeTask(), bases=pool, render_mode="rgb_array"))
@@ -55,7 +49,6 @@ def make(machine: FakeMachine) -> Iterator[Callable[[], BunshinEnv]]:
     yield make_one
     for env in made:
         env.close()
-    pool.close()
 
 
 @pytest.mark.parametrize("name", WRAPPERS)

@@ -31,23 +31,9 @@ A, B, DONE = "keyboard_type('a')", "keyboard_type('b')", "keyboard_type('done')"
 
 
 @pytest.fixture
-def machine():
-    machine = FakeMachine()
-    yield machine
-    assert machine.guests == 0, "workspaces were left open"
-
-
-@pytest.fixture
 def tree(tmp_path: Path):
     with SnapshotTree(tmp_path / "tree") as tree:
         yield tree
-
-
-@pytest.fixture
-def pool(machine: FakeMachine):
-    pool = machine.pool()
-    yield pool
-    pool.close()
 
 
 def plain(pool: Any, **arguments: Any) -> BunshinEnv:
