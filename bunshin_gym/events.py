@@ -17,5 +17,4 @@ LOGGER: Final = logging.getLogger("bunshin_gym.events")
 
 def emit(event: str, **fields: str | int | float | None) -> None:
     """Logs an event, if anybody listens."""
-    if LOGGER.isEnabledFor(logging.INFO):
-        LOGGER.info(event, extra={"bunshin": fields})
+    LOGGER.info(event, extra={"bunshin": fields})

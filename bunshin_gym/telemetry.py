@@ -68,13 +68,19 @@ class MetricsHandler(logging.Handler):
             from prometheus_client import REGISTRY, Counter, Histogram
         except ImportError as error:
             raise UsageError(f"{error}: pip install 'bunshin-gym[metrics]'") from error
-        where = registry or REGISTRY
+        self._registry = registry or REGISTRY
+        self._collectors: list[Any] = []
+
+        def kept(collector: Any) -> Any:
+            self._collectors.append(collector)
+            return collector
 
         def counter(name: str, what: str) -> Any:
-            return Counter(f"bunshin_{name}", what, ["task"], registry=where)
+            return kept(Counter(f"bunshin_{name}", what, ["task"], registry=self._registry))
 
         def seconds(name: str, what: str) -> Any:
-            return Histogram(f"bunshin_{name}_seconds", what, ["task"], registry=where, buckets=_BUCKETS_S)
+            whole = f"bunshin_{name}_seconds"
+            return kept(Histogram(whole, what, ["task"], registry=self._registry, buckets=_BUCKETS_S))
 
         self._lost = counter("workspaces_lost", "Workspaces of vector envs that died or hung.")
         self._branches = counter("branches", "Branches that forks made.")
@@ -109,9 +115,15 @@ class MetricsHandler(logging.Handler):
         if record.msg in self._counted:
             self._counted[record.msg](task, fields)
 
+    def close(self) -> None:
+        """Takes its metrics out of the registry: another handler may be made for it. Idempotent."""
+        while self._collectors:
+            self._registry.unregister(self._collectors.pop())
+        super().close()
+
 
 def serve_metrics(port: int, *, registry: CollectorRegistry | None = None) -> Callable[[], None]:
-    """Serves this process's metrics on 127.0.0.1; returns what ends that.
+    """Serves this process's metrics on 127.0.0.1; returns what ends that, and takes them out of the registry.
 
     Raises:
         UsageError: the Prometheus client is not installed.
@@ -120,7 +132,11 @@ def serve_metrics(port: int, *, registry: CollectorRegistry | None = None) -> Ca
     handler = MetricsHandler(registry)
     from prometheus_client import REGISTRY, start_http_server
 
-    server, thread = start_http_server(port, addr="127.0.0.1", registry=registry or REGISTRY)
+    try:
+        server, thread = start_http_server(port, addr="127.0.0.1", registry=registry or REGISTRY)
+    except OSError:
+        handler.close()
+        raise
     LOGGER.setLevel(logging.INFO)
     LOGGER.addHandler(handler)
 
@@ -129,5 +145,6 @@ def serve_metrics(port: int, *, registry: CollectorRegistry | None = None) -> Ca
         server.shutdown()
         server.server_close()
         thread.join()
+        handler.close()
 
     return stop

@@ -6,27 +6,19 @@ from __future__ import annotations
 import io
 import json
 import logging
+import socket
 from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
-from fake_guest import FakeMachine, FakeTask
+from fake_guest import FakeTask
 from prometheus_client import CollectorRegistry
 
 from bunshin_gym import telemetry
 from bunshin_gym.envs import BunshinEnv
-from bunshin_gym.events import LOGGER, emit
+from bunshin_gym.events import LOGGER
 from bunshin_gym.vector import BunshinVectorEnv
-
-
-@pytest.fixture
-def pool() -> Iterator[Any]:
-    machine = FakeMachine()
-    pool = machine.pool()
-    yield pool
-    pool.close()
-    assert machine.guests == 0
 
 
 @pytest.fixture(autouse=True)
@@ -71,10 +63,16 @@ def test_errors_have_their_traceback() -> None:
     assert "ValueError: odd" in line["traceback"]
 
 
-def test_nothing_is_made_while_nobody_listens(caplog: pytest.LogCaptureFixture) -> None:
-    LOGGER.setLevel(logging.WARNING)
-    emit("step", total_s=1.0)
-    assert caplog.records == []
+def test_nothing_is_said_unless_somebody_asks(pool: Any) -> None:
+    heard: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = heard.append  # type: ignore[method-assign]
+    LOGGER.addHandler(handler)
+    episode(pool)
+    assert heard == []
+    LOGGER.setLevel(logging.INFO)
+    episode(pool)
+    assert [record.getMessage() for record in heard] == ["reset", "step", "fork"]
 
 
 def test_metrics_are_served(pool: Any) -> None:
@@ -86,22 +84,35 @@ def test_metrics_are_served(pool: Any) -> None:
         envs.reset(seed=1)
         envs.step(["keyboard_type('die')", "noop(0)"])
         envs.close()
+        values = {
+            name: registry.get_sample_value(f"bunshin_{name}", {"task": "fake.typing"})
+            for name in ("reset_seconds_count", "step_seconds_count", "branches_total", "frozen_seconds_sum")
+        }
+        lost = registry.get_sample_value("bunshin_workspaces_lost_total", {"task": "fake.typing"})
     finally:
         stop()
+    assert values == {
+        "reset_seconds_count": 3,
+        "step_seconds_count": 2,
+        "branches_total": 3,
+        "frozen_seconds_sum": 5e-9,
+    }
+    assert lost == 1
 
-    def value(name: str) -> float | None:
-        return registry.get_sample_value(name, {"task": "fake.typing"})
 
-    assert value("bunshin_reset_seconds_count") == 3
-    assert value("bunshin_step_seconds_count") == 2
-    assert value("bunshin_branches_total") == 3
-    assert value("bunshin_frozen_seconds_sum") == 5e-9
-    assert value("bunshin_workspaces_lost_total") == 1
+def test_a_port_that_is_taken_may_be_tried_again_elsewhere(pool: Any) -> None:
+    registry = CollectorRegistry()
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match="in use"):
+        telemetry.serve_metrics(taken.getsockname()[1], registry=registry)
+    for _ in range(2):
+        stop = telemetry.serve_metrics(0, registry=registry)
+        episode(pool)
+        assert registry.get_sample_value("bunshin_reset_seconds_count", {"task": "fake.typing"}) == 1
+        stop()
+        assert list(registry.collect()) == []
 
 
 def test_the_endpoint_answers_on_loopback(pool: Any) -> None:
-    import socket
-
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     stop = telemetry.serve_metrics(port, registry=CollectorRegistry())
