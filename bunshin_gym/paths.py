@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Final
 
-__all__ = ["criu_path", "home_path", "package_path", "task_folder"]
+__all__ = ["NETWORK_LOG", "criu_path", "home_path", "package_path", "task_folder"]
 
 DEFAULT_HOME = Path("/var/lib/bunshin")
+NETWORK_LOG: Final = "/var/log/bunshin/network.jsonl"
+"""Where, in a workspace, images with sites have their browser's requests written down."""
 
 
 def home_path() -> Path:

@@ -20,6 +20,7 @@ from bunshin_gym.images.debian import write_daemons
 from bunshin_gym.images.definition import DAEMONS_FILE, Daemon
 from bunshin_gym.images.image import Image, ImageConfig
 from bunshin_gym.images.run import Report
+from bunshin_gym.paths import NETWORK_LOG
 
 __all__ = ["SITES_DIR", "Part", "compose_digest", "composed_config", "fill_composed"]
 
@@ -27,7 +28,6 @@ SITES_DIR = "/srv/sites"
 """Where the other root file systems are; the workspace's init gives each of them /proc and /dev."""
 
 _VERSION = 1
-_NETWORK_LOG = "/var/log/bunshin/network.jsonl"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ def compose_digest(base: Image, parts: Mapping[str, Part]) -> str:
 def composed_config(base: Image) -> ImageConfig:
     """It starts as its base does, and what the browser asks of sites is written down."""
     return ImageConfig(
-        env={**base.env, "BUNSHIN_NETWORK_LOG": _NETWORK_LOG},
+        env={**base.env, "BUNSHIN_NETWORK_LOG": NETWORK_LOG},
         argv=base.argv,
         user=base.user,
         workdir=base.workdir,

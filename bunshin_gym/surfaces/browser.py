@@ -9,11 +9,10 @@ from typing import Any, Final
 
 import numpy as np
 from gymnasium import spaces
-from numpy.typing import NDArray
 
-from bunshin_gym.errors import ToolError
+from bunshin_gym.surfaces.action_text import ActionText, random_place, random_word
 from bunshin_gym.surfaces.actions import Param, Tool, parse_actions
-from bunshin_gym.surfaces.base import Episode, Screen
+from bunshin_gym.surfaces.base import Episode, Screen, check_picture
 from bunshin_gym.surfaces.spaces import Unicode, clip_text
 from bunshin_gym.types import ToolCall, ToolEffect
 
@@ -95,34 +94,29 @@ BROWSER_TOOLS: Final = _table(
 """Every tool of this surface, by name; names and arguments are BrowserGym's."""
 
 
-class BrowserActions(Unicode):
-    """The action space: text. Samples are calls that parse: random clicks, keys, scrolls."""
+class BrowserActions(ActionText):
+    """The action space: text. Samples are calls that parse: random clicks, keys, scrolls.
+
+    Most hit the page, some name an element that is not there.
+    """
 
     def __init__(self, screen: Screen, *, seed: int | None = None) -> None:
-        super().__init__(TEXT_LENGTHS["last_action"], min_length=1, seed=seed)
-        self.screen = screen
+        super().__init__(screen, TEXT_LENGTHS["last_action"], seed=seed)
 
-    def sample(self, mask: Any = None, probability: Any = None) -> str:
-        """Returns one random call; most hit the page, some name an element that is not there."""
-        if mask is not None or probability is not None:
-            return super().sample(mask, probability)
-        rng = self.np_random
-        x, y = int(rng.integers(self.screen.width)), int(rng.integers(self.screen.height))
-        bid, word = int(rng.integers(10, 40)), "".join(map(chr, rng.integers(97, 123, size=5)))
-        return str(
-            rng.choice(
-                [
-                    f"mouse_click({x}, {y})",
-                    f"mouse_move({x}, {y})",
-                    f"scroll(0, {int(rng.integers(-200, 200))})",
-                    f"keyboard_type('{word}')",
-                    "keyboard_press('Tab')",
-                    f"click('{bid}')",
-                    f"fill('{bid}', '{word}')",
-                    "noop(50)",
-                ]
-            )
-        )
+    def samples(self, rng: np.random.Generator) -> list[str]:
+        """One random call of each kind."""
+        x, y = random_place(self.screen, rng)
+        bid, word = int(rng.integers(10, 40)), random_word(rng)
+        return [
+            f"mouse_click({x}, {y})",
+            f"mouse_move({x}, {y})",
+            f"scroll(0, {int(rng.integers(-200, 200))})",
+            f"keyboard_type('{word}')",
+            "keyboard_press('Tab')",
+            f"click('{bid}')",
+            f"fill('{bid}', '{word}')",
+            "noop(50)",
+        ]
 
 
 class BrowserSurface:
@@ -175,14 +169,8 @@ class BrowserSurface:
             "last_action_error": episode.last_action_error,
         }
         result: dict[str, Any] = {name: clip_text(text, TEXT_LENGTHS[name]) for name, text in texts.items()}
-        result["screenshot"] = _checked(seen["screenshot"], screen)
+        result["screenshot"] = check_picture(seen["screenshot"], screen)
         result["active_page_index"] = np.array([min(seen["active_page_index"], 255)], dtype=np.int64)
         if episode.elapsed_ns is not None:
             result["elapsed_time"] = np.array([episode.elapsed_ns / 1e9], dtype=np.float64)
         return dict(sorted(result.items()))
-
-
-def _checked(pixels: NDArray[np.uint8], screen: Screen) -> NDArray[np.uint8]:
-    if pixels.shape != (screen.height, screen.width, 3) or pixels.dtype != np.uint8:
-        raise ToolError(f"the screenshot is {pixels.shape} {pixels.dtype}, not of {screen.width}x{screen.height}")
-    return pixels.copy()

@@ -10,9 +10,9 @@ from typing import Any, Final
 import numpy as np
 from gymnasium import spaces
 
-from bunshin_gym.errors import ToolError
+from bunshin_gym.surfaces.action_text import ActionText, random_place, random_word
 from bunshin_gym.surfaces.actions import REQUIRED, Param, Tool, parse_actions
-from bunshin_gym.surfaces.base import ActionError, Episode, Screen
+from bunshin_gym.surfaces.base import ActionError, Episode, Screen, check_picture
 from bunshin_gym.surfaces.computer_13 import to_source
 from bunshin_gym.surfaces.spaces import Unicode, clip_text
 from bunshin_gym.types import ToolCall, ToolEffect
@@ -53,32 +53,23 @@ _WORDS: Final[Mapping[str, ToolCall]] = MappingProxyType(
 )
 
 
-class DesktopActions(Unicode):
+class DesktopActions(ActionText):
     """The action space: text. Samples are pyautogui source: random clicks, keys, scrolls."""
 
     def __init__(self, screen: Screen, *, seed: int | None = None) -> None:
-        super().__init__(DESKTOP_TEXT_LENGTHS["last_action"], min_length=1, seed=seed)
-        self.screen = screen
+        super().__init__(screen, DESKTOP_TEXT_LENGTHS["last_action"], seed=seed)
 
-    def sample(self, mask: Any = None, probability: Any = None) -> str:
-        """Returns one random action."""
-        if mask is not None or probability is not None:
-            return super().sample(mask, probability)
-        rng = self.np_random
-        x, y = int(rng.integers(self.screen.width)), int(rng.integers(self.screen.height))
-        word = "".join(map(chr, rng.integers(97, 123, size=5)))
-        return str(
-            rng.choice(
-                [
-                    f"pyautogui.click({x}, {y})",
-                    f"pyautogui.moveTo({x}, {y})",
-                    f"pyautogui.scroll({int(rng.integers(-5, 6))})",
-                    f"pyautogui.write('{word}')",
-                    "pyautogui.press('tab')",
-                    "WAIT",
-                ]
-            )
-        )
+    def samples(self, rng: np.random.Generator) -> list[str]:
+        """One random action of each kind."""
+        (x, y), word = random_place(self.screen, rng), random_word(rng)
+        return [
+            f"pyautogui.click({x}, {y})",
+            f"pyautogui.moveTo({x}, {y})",
+            f"pyautogui.scroll({int(rng.integers(-5, 6))})",
+            f"pyautogui.write('{word}')",
+            "pyautogui.press('tab')",
+            "WAIT",
+        ]
 
 
 class DesktopSurface:
@@ -137,9 +128,6 @@ class DesktopSurface:
         Raises:
             ToolError: the screenshot is not of the screen's size.
         """
-        pixels = seen["screenshot"]
-        if pixels.shape != (screen.height, screen.width, 3):
-            raise ToolError(f"the screenshot is {pixels.shape}, not of {screen.width}x{screen.height}")
         texts = {
             "accessibility_tree": seen["accessibility_tree"],
             "instruction": episode.goal,
@@ -148,7 +136,7 @@ class DesktopSurface:
             "terminal": seen["terminal"] or "",
         }
         result: dict[str, Any] = {name: clip_text(text, DESKTOP_TEXT_LENGTHS[name]) for name, text in texts.items()}
-        result["screenshot"] = pixels.copy()
+        result["screenshot"] = check_picture(seen["screenshot"], screen)
         if episode.elapsed_ns is not None:
             result["elapsed_time"] = np.array([episode.elapsed_ns / 1e9], dtype=np.float64)
         return dict(sorted(result.items()))

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bunshin_gym.errors import ToolError, UsageError
-from bunshin_gym.paths import package_path
+from bunshin_gym.paths import NETWORK_LOG, task_folder
 from bunshin_gym.surfaces.base import Screen
 from bunshin_gym.tasks.base import Message, Page, Setup, Verdict
 from bunshin_gym.tasks.miniwob_names import camel_case
@@ -30,7 +30,6 @@ from bunshin_gym.tasks.script import Step, check_steps
 from bunshin_gym.tasks.verified import VerifiedJudge, verified_judge
 
 __all__ = [
-    "NETWORK_LOG",
     "SITES",
     "Definition",
     "Site",
@@ -38,15 +37,14 @@ __all__ = [
     "definitions",
     "describe_task",
     "env_names_of",
+    "fill_addresses",
+    "forget_network",
     "make_site_task",
     "network_entries",
     "problems_of",
     "response_format",
     "splits_of",
 ]
-
-NETWORK_LOG: Final = "/var/log/bunshin/network.jsonl"
-"""Where images with sites have their browser's requests written down."""
 
 _SCREEN: Final = Screen(width=1280, height=720)
 _PSQL: Final = "/usr/lib/postgresql/15/bin/psql"
@@ -187,10 +185,8 @@ class SiteTask:
             values = {name: account, password: self.site.passwords[account]}
             if not page.evaluate(_SIGN_IN, [form, values]):
                 raise ToolError(f"{self.id}: {address} does not let {account} in")
-        # What signing in has set off is written down before the list is emptied.
-        page.call("observe", {"screenshot": False, "tree": False})
-        page.execute(["/bin/sh", "-c", f": >{NETWORK_LOG}"])
-        page.open(self._render(self.definition.verified["start_urls"][0]))
+        forget_network(page)
+        page.open(self._filled(self.definition.verified["start_urls"][0]))
 
     def setup(self, page: Page, seed: int) -> Setup:
         """Says what to do; all else was done by `prepare`. The seed changes nothing: instances are tasks."""
@@ -221,7 +217,7 @@ class SiteTask:
     def solution(self) -> list[Step]:
         """The scripted solution, with addresses filled in."""
         return [
-            [step[0], self._render(step[1]), *step[2:]] if step[0] == "goto" else list(step)
+            [step[0], self._filled(step[1]), *step[2:]] if step[0] == "goto" else list(step)
             for step in self.definition.solution
         ]
 
@@ -239,11 +235,23 @@ class SiteTask:
             if rows != [str(row) for row in wanted["rows"]]
         ]
 
-    def _render(self, address: str) -> str:
-        # The longer name first: one begins like the other.
-        for placeholder in sorted(self.site.urls, key=len, reverse=True):
-            address = address.replace(placeholder, self.site.urls[placeholder])
-        return address
+    def _filled(self, address: str) -> str:
+        return fill_addresses(address, self.site.urls)
+
+
+def fill_addresses(text: str, urls: Mapping[str, str]) -> str:
+    """A text with the addresses that its placeholders stand for."""
+    # The longer name first: one begins like the other.
+    for placeholder in sorted(urls, key=len, reverse=True):
+        text = text.replace(placeholder, urls[placeholder])
+    return text
+
+
+def forget_network(page: Page) -> None:
+    """Lets the list of what the browser has asked for begin anew."""
+    # What the page has set off is written down before the list is emptied.
+    page.call("observe", {"screenshot": False, "tree": False})
+    page.execute(["/bin/sh", "-c", f": >{NETWORK_LOG}"])
 
 
 def network_entries(page: Page) -> list[dict[str, Any]]:
@@ -271,10 +279,9 @@ def definitions(site: str) -> Mapping[str, Definition]:
     Raises:
         UsageError: a file is not as it should be; the message names it.
     """
-    folders = [package_path() / "_envs" / "tasks" / site, package_path().parent / "envs" / "tasks" / site]
-    folder = next((folder for folder in folders if folder.is_dir()), None)
+    folder = task_folder(site)
     if folder is None:
-        raise UsageError(f"the tasks of {site} are not installed; sought in {', '.join(map(str, folders))}")
+        raise UsageError(f"the tasks of {site} are not installed: envs/tasks/{site} is missing")
     found: dict[str, Definition] = {}
     for path in sorted(folder.glob("*.json")):
         for definition in _expand(path, site):

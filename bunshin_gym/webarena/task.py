@@ -11,7 +11,7 @@ from typing import Any, Final
 from bunshin_gym.errors import ToolError, UsageError
 from bunshin_gym.surfaces.base import Screen
 from bunshin_gym.tasks.base import Message, Page, Setup, Verdict
-from bunshin_gym.tasks.sites import NETWORK_LOG, network_entries, response_format
+from bunshin_gym.tasks.sites import fill_addresses, forget_network, network_entries, response_format
 from bunshin_gym.tasks.verified import verified_judge
 from bunshin_gym.webarena.data import WebArenaDefinition
 from bunshin_gym.webarena.helpers import call_helper
@@ -98,8 +98,7 @@ class WebArenaTask:
                 page.execute(["/usr/sbin/chroot", site_root(name, self.sites), *command], timeout_s=600.0)
         for name in self._accounts():
             self._sign_in(page, name)
-        page.call("observe", {"screenshot": False, "tree": False})
-        page.execute(["/bin/sh", "-c", f": >{NETWORK_LOG}"])
+        forget_network(page)
         first, *others = (self._render(url) for url in self.definition.start_urls)
         page.open(first)
         for url in others:
@@ -231,10 +230,7 @@ class WebArenaTask:
         return str(page.call("observe", {"screenshot": False, "tree": False})["url"])
 
     def _render(self, text: str) -> str:
-        # Longer names first: one begins like another.
-        for placeholder, url in sorted(self.urls.items(), key=lambda pair: -len(pair[0])):
-            text = text.replace(placeholder, url)
-        return text
+        return fill_addresses(text, self.urls)
 
     def _unrender(self, text: str) -> str:
         """Answers are compared with the file's own texts, which have placeholders for addresses."""
