@@ -128,15 +128,12 @@ class Evaluator:
         worker = found or _Worker(self.install(), own)
         try:
             yield worker
-        except BaseException:
-            if not worker.alive:
+        finally:
+            if worker.alive:
+                with self._lock:
+                    self._idle.append(worker)
+            else:
                 worker.close()
-                raise
-            with self._lock:
-                self._idle.append(worker)
-            raise
-        with self._lock:
-            self._idle.append(worker)
 
     def _forget(self) -> None:
         """In a forked child: the workers are the parent's."""
@@ -178,9 +175,10 @@ class _Worker:
         except BrokenPipeError:
             line = ""
         except BaseException:
-            self._process.kill()  # its answer would be taken for the next one's
+            self._end()  # its answer would be taken for the next one's
             raise
         if not line:
+            self._end()
             raise OSWorldError(f"{what}: OSWorld's code ended by itself:\n{self._words()}")
         reply = json.loads(line)
         if not reply["ok"]:
@@ -192,6 +190,10 @@ class _Worker:
         size = os.fstat(self._log.fileno()).st_size
         return os.pread(self._log.fileno(), _LOG_BYTES, max(0, size - _LOG_BYTES)).decode(errors="replace")
 
+    def _end(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
     def close(self) -> None:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -200,8 +202,7 @@ class _Worker:
         try:
             self._process.wait(5)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            self._end()
         self._process.stdout.close()
         self._log.close()
         self._folder.cleanup()

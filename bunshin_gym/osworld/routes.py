@@ -202,8 +202,7 @@ class Routes:
         return web.Response(text=f"{shlex.join(argv)} launched successfully")
 
     async def open_file(self, request: web.Request) -> web.Response:
-        path = (await request.json())["path"]
-        path = posixpath.join(_HOME, path[2:]) if path.startswith("~/") else path
+        path = _at_home((await request.json())["path"])
         before = set(await self._windows())
         await self._call("launch", {"command": ["xdg-open", path]}, 30.0)
         name = posixpath.basename(path)
@@ -223,7 +222,7 @@ class Routes:
         if not isinstance(path, str) or not isinstance(data, web.FileField):
             return web.json_response({"message": "file_path and a file as file_data are wanted"}, status=400)
         content = await asyncio.to_thread(data.file.read)
-        path = path if path.startswith("/") else posixpath.join(_HOME, path.removeprefix("~/"))
+        path = posixpath.join(_HOME, _at_home(path))
         await self._call("put_file", {"path": path, "data": content}, 120.0)
         return web.Response(text="File Uploaded")
 
@@ -290,7 +289,7 @@ class Routes:
         return True
 
     async def _file(self, path: str) -> web.Response:
-        path = posixpath.join(_HOME, path[2:]) if path.startswith("~/") else path
+        path = _at_home(path)
         try:
             return web.Response(body=await self._call("read_file", {"path": path}, 120.0))
         except BunshinError as error:
@@ -314,7 +313,12 @@ def _argv(command: str | list[str], shell: bool) -> list[str]:
     if shell:
         return ["/bin/sh", "-c", *([command] if isinstance(command, str) else command)]
     words = shlex.split(command) if isinstance(command, str) else list(command)
-    return [posixpath.join(_HOME, word[2:]) if word.startswith("~/") else word for word in words]
+    return [_at_home(word) for word in words]
+
+
+def _at_home(path: str) -> str:
+    """A path with the home directory written out."""
+    return posixpath.join(_HOME, path[2:]) if path.startswith("~/") else path
 
 
 def _decoded(data: bytes) -> str:
