@@ -226,6 +226,11 @@ class MemoryWatch:
             if self._over.wait(self._every_s):
                 return
 
+    @property
+    def peak_bytes(self) -> int:
+        """The most that it saw."""
+        return int(max((taken for _, taken in self.points), default=0) * _MIB)
+
     def __enter__(self) -> Self:
         self._thread.start()
         return self

@@ -12,9 +12,7 @@ time a large model takes for each action. Needs torch (`make frameworks`) and ro
 from __future__ import annotations
 
 import json
-import os
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -30,11 +28,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from bunshin_gym.accounting import account_ids
 from bunshin_gym.cache.tree import SnapshotTree
 from bunshin_gym.envs import BunshinEnv
 from bunshin_gym.figures import pyplot
-from bunshin_gym.records import list_workspaces
+from bunshin_gym.notebook import MemoryWatch
 from bunshin_gym.speculate.predictor import RankingPredictor
 from bunshin_gym.wrappers.click_elements import FEATURES, ClickElements
 from bunshin_gym.wrappers.speculative_step import SpeculativeStep
@@ -60,11 +57,12 @@ class Policy(torch.nn.Module):
 
 @dataclass(slots=True)
 class Attempt:
-    """One episode: what was seen, what was done, what came of it, and how long the env took."""
+    """One episode: what was seen, what was done, what came of it, how many calls ran and how long the env took."""
 
     features: list[np.ndarray] = field(default_factory=list)
     actions: list[int] = field(default_factory=list)
     reward: float = 0.0
+    calls_run: int = 0
     env_s: float = 0.0
 
 
@@ -87,6 +85,7 @@ class Curve:
     rewards: list[list[float]] = field(default_factory=list)
     wall_s: list[float] = field(default_factory=list)
     env_s: list[float] = field(default_factory=list)
+    calls_run: list[int] = field(default_factory=list)
     peak_bytes: int = 0
 
     def interval(self, epoch: int) -> tuple[float, float]:
@@ -140,8 +139,9 @@ def attempt(begin: Any, policy: Policy, draws: np.random.Generator, run: Run) ->
         made.actions.append(action)
         time.sleep(run.think_s)
         begun = time.monotonic()
-        features, reward, terminated, truncated, _ = page.step(action)
+        features, reward, terminated, truncated, info = page.step(action)
         made.env_s += time.monotonic() - begun
+        made.calls_run += "cache" not in info or info["cache"].source not in ("hit", "waited")
         made.reward += float(reward)
         if terminated or truncated:
             break
@@ -163,26 +163,6 @@ def improve(policy: Policy, optimizer: torch.optim.Optimizer, attempts: Sequence
     optimizer.step()
 
 
-@contextmanager
-def peak_memory(curve: Curve) -> Iterator[None]:
-    """Notes the most that this process's workspaces take together meanwhile."""
-    over = threading.Event()
-
-    def look() -> None:
-        while not over.wait(1.0):
-            mine = [record.id for record in list_workspaces() if record.owner_pid == os.getpid() and record.alive]
-            if mine:
-                curve.peak_bytes = max(curve.peak_bytes, account_ids(mine).total.machine_bytes)
-
-    thread = threading.Thread(target=look)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-
-
 def train(name: str, tasks: Sequence[str], epochs: int, run: Run) -> Curve:
     """Trains one policy in one setting."""
     torch.manual_seed(run.seed)
@@ -191,9 +171,9 @@ def train(name: str, tasks: Sequence[str], epochs: int, run: Run) -> Curve:
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
         pool = stack.enter_context(ThreadPoolExecutor(WORKERS))
         setting = Setting(name, Path(scratch), stack)
-        stack.enter_context(peak_memory(curve))
+        memory = stack.enter_context(MemoryWatch(every_s=1.0))
         for epoch in range(epochs):
-            begun, rewards, env_s = time.monotonic(), [], 0.0
+            begun, rewards, env_s, calls_run = time.monotonic(), [], 0.0, 0
             for number, (task, seed) in enumerate((task, seed) for seed in range(run.seeds) for task in tasks):
                 forked = time.monotonic()
                 with setting.group(task, seed, run.group) as members:
@@ -206,9 +186,12 @@ def train(name: str, tasks: Sequence[str], epochs: int, run: Run) -> Curve:
                 improve(policy, optimizer, attempts)
                 rewards += [one.reward for one in attempts]
                 env_s += sum(one.env_s for one in attempts)
+                calls_run += sum(one.calls_run for one in attempts)
             curve.rewards.append(rewards)
             curve.wall_s.append(time.monotonic() - begun)
             curve.env_s.append(env_s)
+            curve.calls_run.append(calls_run)
+    curve.peak_bytes = memory.peak_bytes
     return curve
 
 
