@@ -11,7 +11,9 @@ from bunshin_gym.bases import BaseKey
 from bunshin_gym.paths import home_path
 from bunshin_gym.surfaces import Screen
 
-__all__ = ["key", "run", "wait_window"]
+__all__ = ["key", "run", "wait_still", "wait_window"]
+
+_STILL_LOOKS = 6
 
 
 def key(width: int = 1920, height: int = 1080) -> BaseKey:
@@ -28,9 +30,22 @@ def run(guest: Any, command: str) -> str:
 
 
 def wait_window(guest: Any, title: str, timeout_s: float = 240) -> None:
-    """Returns when a window has come whose title has this in it, and the desktop is at rest."""
+    """Returns when a window has come whose title has this in it, and the screen is still."""
     retrying = Retrying(
         retry=retry_if_result(lambda there: not there), stop=stop_after_delay(timeout_s), wait=wait_fixed(0.2)
     )
     retrying(lambda: title in run(guest, "wmctrl -l"))
     guest.call("rest", {"longest_cpu_s": 20.0}, timeout_s=timeout_s)
+    wait_still(guest, timeout_s)
+
+
+def wait_still(guest: Any, timeout_s: float = 240) -> None:
+    """Returns when the picture has stayed the same for some looks: windows draw themselves in several goes."""
+    looks: list[bytes] = []
+
+    def same() -> bool:
+        looks.append(guest.act(()).view["screenshot"].tobytes())
+        del looks[:-_STILL_LOOKS]
+        return len(looks) == _STILL_LOOKS and len(set(looks)) == 1
+
+    Retrying(retry=retry_if_result(lambda it: not it), stop=stop_after_delay(timeout_s), wait=wait_fixed(0.3))(same)
