@@ -17,7 +17,7 @@ from bunshin_gym.cache.keys import canonical_json
 from bunshin_gym.errors import UsageError
 from bunshin_gym.types import ToolCall, ToolEffect, ToolResult
 
-__all__ = ["EnvWorkspace", "call_of", "effects_of", "find_forkable", "parser_of"]
+__all__ = ["EnvSnapshotHandle", "EnvWorkspace", "call_of", "effects_of", "find_forkable", "parser_of"]
 
 _VERBATIM: Final = ""
 """Name of the call that stands for an action which is not one tool call; `action` is its argument."""
@@ -33,14 +33,18 @@ class EnvWorkspace:
 
     def fork(self) -> Self:
         """A branch of the env."""
+        return type(self)(self._forked())
+
+    def _forked(self) -> AnyEnv:
         fork: Callable[[], Any] = self.env.fork  # type: ignore[attr-defined]
         branches = fork()
-        return type(self)(branches[0] if isinstance(branches, list | tuple) else branches)
+        branch: AnyEnv = branches[0] if isinstance(branches, list | tuple) else branches
+        return branch
 
     def snapshot(self) -> Any:
         """A snapshot as the env makes it; None if it does not."""
         held = self._offered("snapshot")
-        return None if held is None else _EnvSnapshot(held, type(self))
+        return None if held is None else EnvSnapshotHandle(held, type(self))
 
     def run(self, call: ToolCall) -> ToolResult:
         """One step."""
@@ -88,29 +92,34 @@ class EnvWorkspace:
         return method(*args) if callable(method) else None
 
 
-class _EnvSnapshot:
-    """Makes branches of an env's snapshot."""
+class EnvSnapshotHandle:
+    """An env's snapshot, whose branches are workspaces of one kind; at leisure if the env's can be made so."""
 
     def __init__(self, held: Any, kind: type[EnvWorkspace]) -> None:
         self._held, self._kind = held, kind
 
     @property
     def unique_bytes(self) -> int:
+        """What it takes beside what it shares; 0 when that is not known."""
         return int(getattr(self._held, "unique_bytes", 0) or 0)
 
     def branch(self) -> EnvWorkspace:
+        """Goes on from here; the caller closes it."""
         return self._kind(self._held.branch())
 
     def branch_confined(self) -> EnvWorkspace:
+        """One that nobody waits for."""
         make = getattr(self._held, "branch_confined", None)
         return self._kind(make() if callable(make) else self._held.branch())
 
     def hurry(self) -> None:
+        """Somebody waits now for those that are being made."""
         hurry = getattr(self._held, "hurry", None)
         if callable(hurry):
             hurry()
 
     def close(self) -> None:
+        """Gives it up; branches live on."""
         self._held.close()
 
 

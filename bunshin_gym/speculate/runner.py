@@ -374,8 +374,7 @@ class SpeculativeRunner(Generic[F]):
 
     def _run_here(self, call: ToolCall, arrival_ns: int) -> ToolResult:
         with self._seat.lock, self._governor.real_call():
-            left = self._seat.moves_on()
-            if left is not None:
+            if (left := self._seat.moves_on()) is not None:
                 self._spawn(left)
             start_ns = time.monotonic_ns()
             self.stats.delayed_ns += start_ns - arrival_ns

@@ -11,7 +11,7 @@ import gymnasium
 
 from bunshin_gym.cache.snapshots import SnapshotHandle
 from bunshin_gym.errors import WorkspaceDied
-from bunshin_gym.speculate.env_workspace import EnvWorkspace
+from bunshin_gym.speculate.env_workspace import EnvSnapshotHandle, EnvWorkspace
 from bunshin_gym.types import Forkable, ToolCall, ToolResult
 
 __all__ = ["EnvState", "HomeState", "handle_of", "offered"]
@@ -19,42 +19,17 @@ __all__ = ["EnvState", "HomeState", "handle_of", "offered"]
 AnyEnv = gymnasium.Env[Any, Any]
 
 
-class _EnvSnapshot:
-    """A snapshot that an env took, as the tree wants it."""
-
-    def __init__(self, held: Any) -> None:
-        self._held = held
-
-    @property
-    def unique_bytes(self) -> int:
-        return int(self._held.unique_bytes)
-
-    def branch(self) -> Forkable:
-        return EnvState(self._held.branch())
-
-    def branch_confined(self) -> Forkable:
-        make = getattr(self._held, "branch_confined", None)
-        return EnvState(make() if callable(make) else self._held.branch())
-
-    def hurry(self) -> None:
-        hurry = getattr(self._held, "hurry", None)
-        if callable(hurry):
-            hurry()
-
-    def close(self) -> None:
-        self._held.close()
-
-
-class _DurableEnvSnapshot(_EnvSnapshot):
+class _DurableEnvSnapshot(EnvSnapshotHandle):
     """One that can go to disk."""
 
     def persist(self, path: Path) -> None:
         self._held.persist(path)
 
 
-def handle_of(held: Any) -> _EnvSnapshot:
+def handle_of(held: Any) -> EnvSnapshotHandle:
     """A snapshot that an env took or read, with what it offers."""
-    return _DurableEnvSnapshot(held) if callable(getattr(held, "persist", None)) else _EnvSnapshot(held)
+    kind = _DurableEnvSnapshot if callable(getattr(held, "persist", None)) else EnvSnapshotHandle
+    return kind(held, EnvState)
 
 
 class _ForkedSnapshot:
@@ -78,10 +53,7 @@ class EnvState(EnvWorkspace):
     """An env in the middle of an episode."""
 
     def fork(self) -> Self:
-        fork: Any = self.env.fork  # type: ignore[attr-defined]
-        branches = fork()
-        branch = branches[0] if isinstance(branches, list | tuple) else branches
-        return EnvState(branch)  # type: ignore[return-value]
+        return EnvState(self._forked())  # type: ignore[return-value]
 
     def snapshot(self) -> SnapshotHandle:
         take = getattr(self.env, "snapshot", None)
