@@ -20,10 +20,18 @@ from bunshin_gym.workspace_guest import WorkspaceGuest, boot_workspace
 KEYS = ("axtree_txt", "screenshot", "goal", "url", "focused_element_bid")
 DRAWN_LATE = {"drag-cube"}
 """Pages drawn in depth: Chromium completes the picture frames after it says so, and rounds edges either way."""
+ROUNDING_LEVELS = 8
 
 
 def _unequal(left: dict[str, Any], right: dict[str, Any]) -> list[str]:
-    return [key for key in KEYS if key in left and not np.array_equal(left[key], right[key])]
+    return [key for key in KEYS if not np.array_equal(left[key], right[key])]
+
+
+def _round_alike(left: dict[str, Any], right: dict[str, Any]) -> None:
+    """Lets the second picture be the first one, if all that is between them is rounding."""
+    apart = np.abs(left["screenshot"].astype(int) - right["screenshot"].astype(int)).max()
+    if apart <= ROUNDING_LEVELS:
+        right["screenshot"] = left["screenshot"]
 
 
 @pytest.fixture(scope="module")
@@ -48,16 +56,18 @@ def test_every_task_starts_alike_and_takes_an_action(
 ) -> None:
     env = make(name.removeprefix("MiniWoB-")).unwrapped
     guest = booted(env._base_key)
+    late = env.task.name in DRAWN_LATE
+    look = env.surface.parse("noop(1000)") if late else ()
     starts = []
     for _ in range(2):
         guest.client.call("reset_browser")
         setup = env.task.setup(guest, 1)
-        starts.append(env.surface.observation(guest.act(()).view, Episode(goal=setup.goal), env.screen))
+        starts.append(env.surface.observation(guest.act(look).view, Episode(goal=setup.goal), env.screen))
     assert starts[0] in env.observation_space
     assert starts[0]["goal"]
     assert starts[0]["axtree_txt"]
-    if env.task.name in DRAWN_LATE:
-        del starts[0]["screenshot"], starts[1]["screenshot"]
+    if late:
+        _round_alike(*starts)
     assert env.task.timed or _unequal(*starts) == []
     seen = guest.act(env.surface.parse("noop(0)"))
     assert seen.error == ""
