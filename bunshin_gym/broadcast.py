@@ -87,8 +87,8 @@ def withdraw(home: Path, workspace_id: str) -> None:
 
 
 def frames(home: Path) -> list[str]:
-    """Ids of the workspaces that showed something; also of some that are gone with their process."""
-    return [path.name for path in (home / _FOLDER).iterdir() if not path.name.startswith(".watched")]
+    """What is there to `withdraw`: ids of workspaces, also of some that are gone, and what a killed writer left."""
+    return [path.name for path in (home / _FOLDER).iterdir() if path.name != _WATCHED]
 
 
 def read_frame(home: Path, workspace_id: str) -> Frame | None:

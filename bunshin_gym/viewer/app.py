@@ -158,6 +158,5 @@ async def serve(app: web.Application, sock: socket.socket, ready: Callable[[int]
         ready(sock.getsockname()[1])
         await asyncio.Event().wait()
     finally:
-        with contextlib.suppress(OSError):
-            await runner.cleanup()
+        await runner.cleanup()
         _log.info("the view has ended")
