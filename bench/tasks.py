@@ -33,7 +33,7 @@ from bunshin_gym.envs import BunshinEnv
 from bunshin_gym.errors import BunshinError, ImageNotFoundError
 from bunshin_gym.images import ImageStore
 from bunshin_gym.paths import home_path
-from bunshin_gym.tasks import FAMILIES, load_task
+from bunshin_gym.tasks import FAMILIES, PreparedTask, load_task
 from bunshin_gym.tasks.script import play
 from bunshin_gym.tasks.scripted import SCRIPTED, solve
 from bunshin_gym.tasks.sites import SITES, SiteTask, definitions
@@ -108,7 +108,7 @@ def boots(task_id: str) -> float:
     def boot() -> None:
         guest, _ = boot_workspace(env._base_key)
         try:
-            if hasattr(env.task, "prepare"):
+            if isinstance(env.task, PreparedTask):
                 env.task.prepare(guest)
             env.task.setup(guest, 0)
             guest.act(())

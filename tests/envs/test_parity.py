@@ -16,7 +16,7 @@ from bunshin_gym.cache.tiers import Budgets
 from bunshin_gym.cache.tree import SnapshotTree
 from bunshin_gym.envs import BunshinEnv
 from bunshin_gym.images import ImageStore
-from bunshin_gym.tasks import Message, load_task
+from bunshin_gym.tasks import Message, PreparedTask, load_task
 from bunshin_gym.tasks.script import play
 from bunshin_gym.tasks.scripted import SCRIPTED, solve
 from bunshin_gym.tasks.sites import SITES, SiteTask, definitions
@@ -62,7 +62,7 @@ def booted_reward(env: BunshinEnv, actions: list[str]) -> float:
     """The reward of the same actions in a workspace that was never forked."""
     guest, _ = boot_workspace(env._base_key)
     with closing(guest):
-        if hasattr(env.task, "prepare"):
+        if isinstance(env.task, PreparedTask):
             env.task.prepare(guest)
         setup = env.task.setup(guest, SEED)
         guest.act(())

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from fake_guest import FakeMachine, FakeTask
 
 from bunshin_gym.bases import BasePool
+from bunshin_gym.cache.tree import SnapshotTree
 from bunshin_gym.vector import BunshinVectorEnv
 
 
@@ -26,6 +28,12 @@ def pool(machine: FakeMachine) -> Iterator[BasePool]:
     pool = machine.pool()
     yield pool
     pool.close()
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Iterator[SnapshotTree]:
+    with SnapshotTree(tmp_path / "tree") as tree:
+        yield tree
 
 
 @pytest.fixture

@@ -11,52 +11,21 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from cached_envs import DONE, A, B, cached, plain, same, walk
 from fake_guest import FakeMachine, FakeTask
 from gymnasium.utils.env_checker import check_env
 from gymnasium.wrappers import TimeLimit
 from speculate_fakes import FakeEnv, Memory, as_text
 
 from bunshin_gym.cache import CachePolicy
-from bunshin_gym.cache.tree import SnapshotTree
 from bunshin_gym.envs import BunshinEnv
-from bunshin_gym.errors import EngineError, UsageError
+from bunshin_gym.errors import UsageError
 from bunshin_gym.speculate.costs import CostModel
 from bunshin_gym.speculate.governor import Budget, Governor
 from bunshin_gym.testing import FAKE_TOOLS, FakeHost, FakeWorkspace
 from bunshin_gym.types import ToolCall
 from bunshin_gym.wrappers.speculative_step import SpeculativeStep
 from bunshin_gym.wrappers.tool_sequence_cache import ToolSequenceCache
-
-A, B, DONE = "keyboard_type('a')", "keyboard_type('b')", "keyboard_type('done')"
-
-
-@pytest.fixture
-def tree(tmp_path: Path):
-    with SnapshotTree(tmp_path / "tree") as tree:
-        yield tree
-
-
-def plain(pool: Any, **arguments: Any) -> BunshinEnv:
-    return BunshinEnv(FakeTask(), bases=pool, **arguments)
-
-
-def cached(pool: Any, tree: Any, *, policy: CachePolicy | None = None, **arguments: Any) -> ToolSequenceCache:
-    return ToolSequenceCache(plain(pool, **arguments), tree, policy=policy)
-
-
-def walk(env: Any, *actions: Any, seed: int | None = 5) -> tuple[list[Any], list[str]]:
-    """What an episode shows, and where it came from."""
-    observation, info = env.reset(seed=seed)
-    shown, sources = [observation], [info["cache"].source if "cache" in info else ""]
-    for action in actions:
-        observation, reward, terminated, truncated, info = env.step(action)
-        shown.append((observation, reward, terminated, truncated, info["message"], info.get("text")))
-        sources.append(info["cache"].source if "cache" in info else "")
-    return shown, sources
-
-
-def same(one: Any, other: Any) -> None:
-    np.testing.assert_equal(one, other)
 
 
 def test_a_known_episode_runs_nothing(machine, pool, tree) -> None:
@@ -358,49 +327,3 @@ def test_an_env_without_fork_or_effects_is_refused(tmp_path: Path) -> None:
         ToolSequenceCache(gymnasium.make("CartPole-v1"), tmp_path)
     with pytest.raises(UsageError, match="effects"):
         ToolSequenceCache(Chest(FakeHost()), tmp_path)
-
-
-def test_a_start_that_was_announced_is_ready(pool: Any, tree: Any, machine: FakeMachine) -> None:
-    env = cached(pool, tree)
-    env.prefetch(seed=5)
-    fetched = env._core._fetched
-    assert fetched is not None
-    fetched.join()
-    assert machine.guests > 0, "nothing was got ready"
-    shown = walk(env, A, DONE)
-    assert shown[1] == ["boot", "run", "run"]
-    bare = plain(pool)
-    same(shown[0], walk(bare, A, DONE)[0])
-    bare.close()
-    env.close()
-
-
-def test_an_announcement_is_no_obligation(pool: Any, tree: Any) -> None:
-    env, bare = cached(pool, tree), plain(pool)
-    for one in (env, bare):
-        one.reset(seed=1)
-        one.step(DONE)
-    env._core.release()
-    env.prefetch(options={"task_seed": 9})
-    for seed in (None, 3):
-        env.prefetch(options={"task_seed": 9})
-        observation, info = env.reset(seed=seed)
-        expected, wanted = bare.reset(seed=seed)
-        same(observation, expected)
-        assert info["task_seed"] == wanted["task_seed"]
-        env._core.release()
-    env.prefetch(seed=4)
-    env.close()
-    bare.close()
-
-
-def test_what_cannot_be_announced(pool: Any, tree: Any, machine: FakeMachine) -> None:
-    env = cached(pool, tree)
-    with pytest.raises(UsageError, match="without a seed"):
-        env.prefetch()
-    machine.fail_branch = EngineError("no memory")
-    env.prefetch(seed=5)
-    assert env.reset(seed=5)[1]["cache"].source == "boot", "the reset tries again"
-    with pytest.raises(UsageError, match="an episode is under way"):
-        env.prefetch(seed=6)
-    env.close()
