@@ -9,6 +9,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import socket
 import sys
 import time
@@ -32,6 +33,7 @@ _SETTLE_S = 2.0
 _TREE_CHARACTERS = 500_000
 _USER = "user"
 _LONGEST_WAIT_S = 60.0
+_KILLED = "the process that runs actions was killed"
 
 
 class DesktopSurface:
@@ -244,15 +246,27 @@ class _Runner:
             raise RuntimeError("pyautogui cannot be loaded in the workspace")
 
     async def run(self, source: str, timeout_s: float) -> dict[str, Any]:
+        """Runs source, once: what was killed half way is told of, not begun anew."""
         async with self._turn:
-            for _ in range(2):
-                assert self._reader is not None
-                assert self._writer is not None
-                with contextlib.suppress(ConnectionError):
-                    self._writer.write(json.dumps({"source": source, "timeout_s": timeout_s}).encode() + b"\n")
-                    line = await self._reader.readline()
-                    if line:
-                        return dict(json.loads(line))
-                self._writer.close()
-                await self.start()
-        raise RuntimeError("the process that runs actions was killed, twice")
+            assert self._reader is not None
+            if self._reader.at_eof():
+                await self._start_again()
+            line = await self._ask({"source": source, "timeout_s": timeout_s})
+            if line:
+                return dict(json.loads(line))
+            await self._start_again()
+            return {"exit_code": 128 + signal.SIGKILL, "output": "", "error": _KILLED, "timed_out": False}
+
+    async def _ask(self, request: Mapping[str, Any]) -> bytes:
+        """Its answer; none if it was killed."""
+        assert self._reader is not None
+        assert self._writer is not None
+        with contextlib.suppress(ConnectionError):
+            self._writer.write(json.dumps(request).encode() + b"\n")
+            return await self._reader.readline()
+        return b""
+
+    async def _start_again(self) -> None:
+        assert self._writer is not None
+        self._writer.close()
+        await self.start()

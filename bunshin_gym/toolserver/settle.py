@@ -97,7 +97,7 @@ def _page_of(request: Request) -> Page | None:
 async def settle(page: Page, traffic: Traffic, *, network_timeout_s: float) -> None:
     """Returns when what is scheduled for the page's next frame has run and no request is open.
 
-    That frame is on the screen when the one after it begins: see `next_frame`.
+    That frame is on the screen, as a rule, when the one after it begins: see `next_frame`.
     A page that never comes to rest is left alone when the bounds are over; so is one that is closed,
     or that does not answer.
     """
@@ -121,7 +121,10 @@ async def settle(page: Page, traffic: Traffic, *, network_timeout_s: float) -> N
 
 
 async def next_frame(page: Page) -> None:
-    """Returns when the page begins another frame, the one before it having been handed to the screen."""
+    """Returns when the page begins another frame: as a rule the one before it has then been handed to the screen.
+
+    It has not if drawing it takes longer than a frame, as what is drawn in depth may.
+    """
     try:
         await asyncio.wait_for(page.evaluate(_FRAME_SCRIPT), _FRAME_TIMEOUT_S)
     except (TimeoutError, PlaywrightError):

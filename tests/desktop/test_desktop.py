@@ -143,7 +143,21 @@ def test_files_belong_to_the_user_and_programs_are_his(desktop: Any) -> None:
 
 
 def test_the_process_that_runs_actions_comes_back(desktop: Any) -> None:
-    run(desktop, "pkill -f pyrunner.py")
+    # The brackets keep the shell's own command line from matching.
+    run(desktop, "pkill -f '[p]yrunner.py'; pidwait -f '[p]yrunner.py' || true")
+    assert act(desktop, "pyautogui.moveTo(10, 10)")["last_action_error"] == ""
+
+
+def test_an_action_that_kills_the_process_that_runs_it_is_run_once(desktop: Any) -> None:
+    seen = desktop.act(
+        [
+            source(
+                "import os\nos.write(os.open('/tmp/runs', os.O_WRONLY | os.O_CREAT | os.O_APPEND), b'x')\nos.kill(os.getppid(), 9)"
+            )
+        ]
+    )
+    assert seen.error == "pyautogui: the process that runs actions was killed"
+    assert run(desktop, "cat /tmp/runs") == "x"
     assert act(desktop, "pyautogui.moveTo(10, 10)")["last_action_error"] == ""
 
 
