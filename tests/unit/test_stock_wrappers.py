@@ -11,7 +11,7 @@ from typing import Any
 
 import gymnasium
 import pytest
-from fake_guest import FakeMachine, FakeTask
+from fake_guest import FakeTask
 from gymnasium import wrappers
 from gymnasium.vector import SyncVectorEnv
 from gymnasium.wrappers import vector as vector_wrappers
@@ -98,15 +98,12 @@ def test_a_film_is_recorded(make: Callable[[], BunshinEnv], tmp_path: Path) -> N
     assert film.stat().st_size > 0
 
 
-def test_vector_wrappers_around_ours(machine: FakeMachine) -> None:
-    pool = machine.pool()
-    ours: Any = BunshinVectorEnv(2, task=FakeTask(), bases=pool, autoreset_mode="SameStep")
+def test_vector_wrappers_around_ours(make_vector: Callable[..., BunshinVectorEnv]) -> None:
+    ours: Any = make_vector(2, autoreset_mode="SameStep")
     envs = vector_wrappers.DictInfoToList(vector_wrappers.RecordEpisodeStatistics(ours))
     envs.reset(seed=1)
     _, _, _, _, infos = envs.step(["keyboard_type('done')", "noop(0)"])
     assert infos[0]["episode"]["r"] == 1.0
-    envs.close()
-    pool.close()
 
 
 def test_a_stock_vector_env_of_wrapped_envs(make: Callable[[], BunshinEnv]) -> None:
@@ -129,12 +126,9 @@ def test_copies_say_what_to_do_instead(make: Callable[[], BunshinEnv], wrap: Cal
         pickle.dumps(env)
 
 
-def test_a_vector_env_says_so_too(machine: FakeMachine) -> None:
-    pool = machine.pool()
-    envs = BunshinVectorEnv(2, task=FakeTask(), bases=pool)
+def test_a_vector_env_says_so_too(make_vector: Callable[..., BunshinVectorEnv]) -> None:
+    envs = make_vector(2)
     with pytest.raises(UsageError, match="workspaces"):
         copy.deepcopy(envs)
     with pytest.raises(UsageError, match="process that uses it"):
         pickle.dumps(envs)
-    envs.close()
-    pool.close()
