@@ -149,13 +149,7 @@ def test_the_process_that_runs_actions_comes_back(desktop: Any) -> None:
 
 
 def test_an_action_that_kills_the_process_that_runs_it_is_run_once(desktop: Any) -> None:
-    seen = desktop.act(
-        [
-            source(
-                "import os\nos.write(os.open('/tmp/runs', os.O_WRONLY | os.O_CREAT | os.O_APPEND), b'x')\nos.kill(os.getppid(), 9)"
-            )
-        ]
-    )
+    seen = desktop.act([source("open('/tmp/runs', 'a').write('x')\nimport os\nos.kill(os.getppid(), 9)")])
     assert seen.error == "pyautogui: the process that runs actions was killed"
     assert run(desktop, "cat /tmp/runs") == "x"
     assert act(desktop, "pyautogui.moveTo(10, 10)")["last_action_error"] == ""
