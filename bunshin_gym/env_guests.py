@@ -72,9 +72,9 @@ class EnvGuests:
 
     def hand(self, spare: Guest) -> None:
         """Gives a spare for the next reset to begin in; it is the env's to close from now on."""
-        spare, self._spare = self._spare, spare  # type: ignore[assignment]
-        if spare is not None:
-            spare.close()
+        unused, self._spare = self._spare, spare
+        if unused is not None:
+            unused.close()
 
     def _fresh_guest(self) -> Guest:
         spare, self._spare = self._spare, None

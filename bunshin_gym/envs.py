@@ -190,7 +190,8 @@ class BunshinEnv(EnvGuests, EnvHooks, NotCopied, gymnasium.Env[dict[str, Any], s
         """Ends the workspace and the view; idempotent. Branches of this env live on."""
         self._end_episode()
         if self._spare is not None:
-            self._fresh_guest().close()
+            self._spare.close()
+            self._spare = None
         if self._view is not None:
             self._view.close()
             self._view = None

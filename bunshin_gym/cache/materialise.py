@@ -141,10 +141,10 @@ class Materialiser:
             booted = boot()
             try:
                 check_boot(booted, path[0])
+                pace.uses(booted.live)
             except BaseException:
                 booted.live.close()
                 raise
-            pace.uses(booted.live)
             return booted.live
         return self._branch(path[start.position], start.origin, pace)
 

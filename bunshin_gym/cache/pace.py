@@ -45,11 +45,14 @@ class Pace:
             with self._lock:
                 self._source = None
         with self._lock:
-            if isinstance(live, _Yielding):
-                if self._leisurely:
-                    self._live = live
-                else:
+            if isinstance(live, _Yielding) and self._leisurely:
+                self._live = live
+            elif isinstance(live, _Yielding):
+                try:
                     live.unconfine()
+                except BaseException:
+                    live.close()
+                    raise
         return live
 
     def uses(self, live: Forkable) -> None:

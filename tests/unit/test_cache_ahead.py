@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from cache_fakes import MemorySnapshot, Rig, World, call, plain, solution
 from bunshin_gym.cache import Budgets, CachePolicy
 from bunshin_gym.cache.pace import Pace
 from bunshin_gym.errors import EngineError
+from bunshin_gym.testing import FakeHost
 from bunshin_gym.types import ToolCall, ToolResult
 
 THOUGHT_NS = 10**10
@@ -199,6 +201,44 @@ def test_a_snapshot_that_breaks_is_dropped_whatever_the_pace(tmp_path: Path) -> 
     attempt.close()
     rig.close()
     assert rig.host.open == 0
+
+
+def test_a_workspace_that_dies_before_it_can_be_slowed_down_is_not_left(tmp_path: Path) -> None:
+    class Dying(PatientWorld):
+        def confine(self) -> None:
+            raise EngineError("it died")
+
+    rig = Rig(tmp_path, budgets=NO_SNAPSHOTS, kind=Dying, policy=CachePolicy(ahead=0.1))
+    known = list(solution())
+    walk(rig, known[:1])[1].close()
+    boots = rig.host.boots
+    steps, attempt = walk(rig, [known[0], call("wait", ms=3)])
+    assert steps[-1].source == "run"
+    assert rig.host.boots > boots + 1, "nothing was tried ahead of its need"
+    attempt.close()
+    assert rig.host.open == 0
+    rig.close()
+
+
+def test_a_branch_that_dies_before_it_can_be_hurried_is_not_left() -> None:
+    class Dying(PatientWorld):
+        def unconfine(self) -> None:
+            raise EngineError("it died")
+
+    host = FakeHost()
+    world = Dying(seed=3, host=host)
+    snapshot, pace = world.snapshot(), Pace(leisurely=True)
+    Patient.started.clear()
+    Patient.hurried.clear()
+    with ThreadPoolExecutor(1) as pool:
+        making = pool.submit(pace.branch, snapshot)
+        assert Patient.started.wait(30)
+        pace.hurry()
+        with pytest.raises(EngineError, match="it died"):
+            making.result(30)
+    snapshot.close()
+    world.close()
+    assert host.open == 0
 
 
 class LateWorld(World):
