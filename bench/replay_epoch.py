@@ -119,7 +119,7 @@ class _Run:
         """All its attempts at once, until the last is done; `after` is the batch that comes next."""
         self._after = after
         with self.world.measured() as memory:
-            busy_ns, guess_ns = getattr(memory, "busy_ns", 0), getattr(memory, "guess_ns", 0)
+            busy_ns, guess_ns = memory.busy_ns, memory.guess_ns
             start = time.monotonic()
             threads = [threading.Thread(target=self._attempt, args=(record,)) for record in records]
             for thread in threads:
@@ -128,8 +128,8 @@ class _Run:
                 thread.join()
             self.epoch.wall_s += (time.monotonic() - start) * self.world.speed
         self.epoch.peak_bytes = max(self.epoch.peak_bytes, memory.peak_bytes)
-        self.epoch.cpu_s += (getattr(memory, "busy_ns", 0) - busy_ns) / 1e9
-        self.epoch.guess_cpu_s += (getattr(memory, "guess_ns", 0) - guess_ns) / 1e9
+        self.epoch.cpu_s += (memory.busy_ns - busy_ns) / 1e9
+        self.epoch.guess_cpu_s += (memory.guess_ns - guess_ns) / 1e9
 
     def _attempt(self, record: Record) -> None:
         """Makes the recorded calls; notes the rewards, and any error: a thread has nobody to raise to."""

@@ -43,7 +43,7 @@ class World(Protocol):
         ...
 
     def measured(self) -> Any:
-        """A block in which memory is watched; gives an object with `peak_bytes`."""
+        """A block in which memory is watched; gives an object with `peak_bytes`, `busy_ns` and `guess_ns`."""
         ...
 
     def left(self) -> int:
@@ -97,10 +97,14 @@ class Modelled:
 
 
 class _Watch:
-    """The most memory that this process's workspaces and snapshots had together, each page counted once."""
+    """The most memory that this process's workspaces and snapshots had together, each page counted once.
+
+    Processor time is not watched: 0.
+    """
 
     def __init__(self) -> None:
         self.peak_bytes = 0
+        self.busy_ns = self.guess_ns = 0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
