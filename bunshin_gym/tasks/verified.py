@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -82,35 +83,47 @@ class VerifiedJudge:
     def close(self) -> None:
         """Ends the judge; idempotent, and it can be asked again."""
         with self._lock:
-            process, self._process = self._process, None
-            if process is None:
-                return
-            assert process.stdin is not None
-            assert process.stdout is not None
+            if self._process is not None:
+                self._end(self._process)
+
+    def _end(self, process: subprocess.Popen[str]) -> int:
+        """Hangs up, and waits for its end; the lock is held."""
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._process = None
+        with contextlib.suppress(BrokenPipeError):
             process.stdin.close()
-            process.stdout.close()
-            process.wait()
-            if self._closer is not None:
-                self._closer.cancel()
+        process.stdout.close()
+        status = process.wait()
+        if self._closer is not None:
+            self._closer.cancel()
+        return status
 
     def _ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
         with self._lock:
             process = self._process or self._start()
-            assert process.stdin is not None
-            assert process.stdout is not None
-            try:
-                process.stdin.write(json.dumps(question) + "\n")
-                process.stdin.flush()
-                line = process.stdout.readline()
-            except BrokenPipeError:
-                line = ""
+            line = self._exchange(process, json.dumps(question) + "\n")
             if not line:
-                self._process = None
-                raise BunshinError(f"the judge {VERIFIED} ended with status {process.wait()}")
+                raise BunshinError(f"the judge {VERIFIED} ended with status {self._end(process)}")
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
             raise UsageError(f"{VERIFIED}: {answer['error']}")
         return answer
+
+    def _exchange(self, process: subprocess.Popen[str], question: str) -> str:
+        """The next line that it says; empty if it has ended."""
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(question)
+            process.stdin.flush()
+            return process.stdout.readline()
+        except BrokenPipeError:
+            return ""
+        except BaseException:
+            process.kill()  # its answer would be taken for the next one's
+            self._end(process)
+            raise
 
     def _start(self) -> subprocess.Popen[str]:
         python = self._python or isolated_python("webarena-verified", [VERIFIED])
@@ -121,13 +134,11 @@ class VerifiedJudge:
             stderr=subprocess.DEVNULL,
             text=True,
         )
-        assert process.stdout is not None
-        if not process.stdout.readline():
-            raise BunshinError(
-                f"the judge {VERIFIED} does not start: exit status {process.wait()}; run {_WORKER} by {python}"
-            )
         self._process = process
         self._closer = util.Finalize(None, self.close, exitpriority=40)
+        if not self._exchange(process, ""):
+            status = self._end(process)
+            raise BunshinError(f"the judge {VERIFIED} does not start: exit status {status}; run {_WORKER} by {python}")
         return process
 
 
