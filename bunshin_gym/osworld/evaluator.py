@@ -4,13 +4,9 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import hashlib
 import json
 import os
-import shutil
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bunshin_gym.errors import BunshinError
+from bunshin_gym.isolated import isolated_python
 from bunshin_gym.osworld.collection import Collection
 from bunshin_gym.osworld.definition import Definition
 from bunshin_gym.osworld.endpoint import Endpoint, Machine
@@ -40,7 +37,7 @@ class Evaluator:
     """Workers of the evaluation environment; any number of threads may ask at once."""
 
     def __init__(self, home: Path) -> None:
-        self._folder = home / "osworld" / f"python-{_digest()}"
+        self._home = home
         self._idle: list[_Worker] = []
         self._lock = threading.Lock()
         os.register_at_fork(after_in_child=self._forget)
@@ -49,21 +46,11 @@ class Evaluator:
         """Makes the environment if it is not there yet; returns its Python. Takes a minute, and the network.
 
         Raises:
-            OSWorldError: pip failed; the message has its last words.
+            BunshinError: pip failed; the message has its last words.
         """
-        python = self._folder / "bin" / "python"
-        if (self._folder / "complete").exists():
-            return python
-        self._folder.parent.mkdir(parents=True, exist_ok=True)
-        with open(self._folder.with_suffix(".lock"), "a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not (self._folder / "complete").exists():
-                shutil.rmtree(self._folder, ignore_errors=True)
-                _run([sys.executable, "-m", "venv", str(self._folder)])
-                quiet = ["--quiet", "--disable-pip-version-check", "--no-deps"]
-                _run([str(python), "-m", "pip", "install", *quiet, "-r", str(_REQUIREMENTS)])
-                (self._folder / "complete").touch()
-        return python
+        lines = _REQUIREMENTS.read_text().splitlines()
+        pinned = [line for line in lines if line and not line.startswith("#")]
+        return isolated_python("osworld", (), without_dependencies=pinned, home=self._home)
 
     def run_script(self, script: Path, *args: str) -> None:
         """Runs a Python script in the environment, whose libraries read and write all kinds of documents.
@@ -206,11 +193,6 @@ class _Worker:
         self._process.stdout.close()
         self._log.close()
         self._folder.cleanup()
-
-
-def _digest() -> str:
-    version = f"{sys.version_info.major}.{sys.version_info.minor}\n".encode()
-    return hashlib.sha256(version + _REQUIREMENTS.read_bytes()).hexdigest()[:12]
 
 
 def _clean_env() -> dict[str, str]:
