@@ -52,9 +52,10 @@ def test_the_first_new_step_finds_its_workspace_made(tmp_path: Path) -> None:
     assert last.spent.replayed_ns == 0
     assert last.spent.ahead_ns > 0, "nothing was made ahead"
     assert last.result.observation == plain((*known[:2], new))[-1].observation
+    attempt.close()
+    rig.tree.flush()  # the counts may still be pending
     row = rig.tree.index.counts(rig.tree.find(steps[2].key).id)  # type: ignore[union-attr]
     assert (row.visits, row.misses) == (2, 1), "who leaves the tree counts, whoever made its workspace when"
-    attempt.close()
     assert rig.host.open == 0
     rig.close()
 
