@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,7 @@
 #include "base/fs.h"
 #include "base/text.h"
 #include "host/ends.h"
+#include "host/hugepages.h"
 #include "host/openfiles.h"
 #include "host/procfs.h"
 
@@ -241,6 +243,24 @@ static int check_descriptor(void *context, const struct bsh_open_file *file, str
 	return 0;
 }
 
+/* ---- mappings ------------------------------------------------------------------ */
+
+/* An engine learns what they are from one of its own, and branches need as many again. */
+static int check_mappings(const struct check *check, struct bsh_error *err)
+{
+	struct bsh_huge_mapping huge;
+	char what[160];
+	int rc = bsh_huge_mapping_find_if_alive(check->process->pid, &huge, err);
+
+	if (rc <= 0 || bsh_huge_page_is_free(huge.page_bytes))
+		return rc < 0 ? rc : 0;
+	snprintf(what, sizeof(what),
+		"its mapping %" PRIx64 "-%" PRIx64 " is of huge pages of %" PRIu64 " kB, of which none is free",
+		huge.start, huge.end, huge.page_bytes >> 10);
+	return refuse(check, ENOSPC, -1, what,
+		"raise sysctl vm.nr_hugepages, or run the program without them (PostgreSQL: huge_pages = off)", err);
+}
+
 /* ---- all ------------------------------------------------------------------------ */
 
 static int check_process(struct check *check, pid_t pid, struct bsh_error *err)
@@ -262,6 +282,8 @@ static int check_process(struct check *check, pid_t pid, struct bsh_error *err)
 	rc = check_namespaces(check, err);
 	if (rc == 0)
 		rc = check_family(check, text, err);
+	if (rc == 0)
+		rc = check_mappings(check, err);
 	if (rc == 0)
 		rc = bsh_open_files_visit_if_alive(pid, check_descriptor, check, err);
 	return rc;

@@ -6,12 +6,12 @@
 #include <limits.h>
 #include <stdint.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/stat.h>
 
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/text.h"
+#include "host/mapquery.h"
 #include "host/procfs.h"
 
 struct list {
@@ -53,34 +53,21 @@ static int add_mapped(struct list *list, int dir_fd, const struct bsh_vma *vma, 
 	return 0;
 }
 
-/* PROCMAP_QUERY (6.11) in its own words: older headers lack it. */
-struct map_query {
-	uint64_t size, flags, addr;
-	uint64_t start, end, vma_flags, page_size, offset, inode;
-	uint32_t dev_major, dev_minor;
-	uint32_t name_size, build_id_size;
-	uint64_t name, build_id;
-};
-#define MAP_QUERY _IOWR('f', 17, struct map_query)
-#define MAP_QUERY_SHARED 0x08
-#define MAP_QUERY_OR_NEXT 0x10
-#define MAP_QUERY_FILE 0x20
-
 /* Asks for shared mappings of files alone, which are few: 1 if the kernel cannot. */
 static int query_mapped(struct list *list, int dir_fd, int maps_fd, pid_t pid, struct bsh_error *err)
 {
 	char name[PATH_MAX];
-	struct map_query query = {0};
+	struct bsh_map_query query = {0};
 
 	for (;;) {
 		struct bsh_vma vma = {.name = name};
 		int rc;
 
 		query.size = sizeof(query);
-		query.flags = MAP_QUERY_SHARED | MAP_QUERY_FILE | MAP_QUERY_OR_NEXT;
+		query.flags = BSH_MAP_QUERY_SHARED | BSH_MAP_QUERY_FILE | BSH_MAP_QUERY_OR_NEXT;
 		query.name = (uint64_t)(uintptr_t)name;
 		query.name_size = sizeof(name);
-		if (ioctl(maps_fd, MAP_QUERY, &query) < 0) {
+		if (ioctl(maps_fd, BSH_MAP_QUERY, &query) < 0) {
 			if (errno == ENOENT || errno == ESRCH)
 				return 0;
 			return errno == ENOTTY ? 1 : bsh_fail(err, errno, "ask for the mappings of pid %d", pid);

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
@@ -60,9 +61,22 @@ static void keep_descriptor(int client)
 	receive_one = 0;
 }
 
+/* Never touched, so that the machine need not have any. */
+static int hold_huge_pages(int flags, int fd)
+{
+	return mmap(NULL, 4 << 20, PROT_READ | PROT_WRITE, flags | MAP_HUGETLB | MAP_NORESERVE, fd, 0) == MAP_FAILED;
+}
+
 static int make(const char *what)
 {
 	int fds[2];
+
+	if (!strcmp(what, "huge-private"))
+		return hold_huge_pages(MAP_PRIVATE | MAP_ANONYMOUS, -1);
+	if (!strcmp(what, "huge-shared"))
+		return hold_huge_pages(MAP_SHARED | MAP_ANONYMOUS, -1);
+	if (!strcmp(what, "huge-memfd"))
+		return hold_huge_pages(MAP_SHARED, memfd_create("huge", MFD_HUGETLB));
 
 	if (!strcmp(what, "packet-pipe"))
 		return pipe2(fds, O_DIRECT);

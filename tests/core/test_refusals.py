@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import re
 import select
@@ -29,6 +30,7 @@ from bunshin_gym.workspace import Core, Workspace, core, list_snapshots, list_wo
 
 Start = Callable[..., Workspace]
 WALL = 0x40000000
+MAP_HUGETLB = 0x40000
 PTRACE_SEIZE, PTRACE_DETACH, PTRACE_INTERRUPT = 0x4206, 17, 0x4207
 HERE = Path(__file__).resolve().parent
 
@@ -99,6 +101,31 @@ def test_descriptor_is_refused_by_name(what: str, message: str, guest: Workspace
             r"process oddity, pid \d+ ",
             rf"\({inner} inside\) fd \d+",
             "close it|use |open the",
+        )
+    forks(guest)
+
+
+@contextmanager
+def no_huge_page_free() -> Iterator[None]:
+    """This process holds all that the machine has free, which may be none."""
+    held = []
+    with suppress(OSError):
+        while True:
+            held.append(mmap.mmap(-1, 2 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_HUGETLB))
+    yield
+    for page in held:
+        page.close()
+
+
+@pytest.mark.parametrize("what", ["huge-private", "huge-shared", "huge-memfd"])
+def test_huge_pages_are_refused_while_none_is_free(what: str, guest: Workspace, rootfs: Path) -> None:
+    with helper(guest, rootfs, what) as inner, no_huge_page_free():
+        refused(
+            guest,
+            ResourceError,
+            r"its mapping [0-9a-f]+-[0-9a-f]+ is of huge pages of 2048 kB, of which none is free",
+            rf"process oddity, pid \d+ \({inner} inside\)",
+            "vm.nr_hugepages",
         )
     forks(guest)
 
