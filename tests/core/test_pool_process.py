@@ -61,10 +61,25 @@ from bunshin_gym.workspace import Workspace, core
 PR_SET_CHILD_SUBREAPER = 36
 assert ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
 home, rootfs, engine = sys.argv[1:]
-with Workspace.start(rootfs, argv=["sleep", "1000000"], core=core(home)) as source:
-    for _ in range(3):
-        with source.fork(1, engine=engine)[0] as branch, branch.fork(1, engine=engine)[0] as deeper:
-            deeper.exec(["true"])
+
+
+def work():
+    with Workspace.start(rootfs, argv=["sleep", "1000000"], core=core(home)) as source:
+        for _ in range(3):
+            with source.fork(1, engine=engine)[0] as branch, branch.fork(1, engine=engine)[0] as deeper:
+                deeper.exec(["true"])
+        link = source.fork(1, engine=engine)[0]
+        for _ in range(3):
+            following = link.fork(1, engine=engine)[0]
+            link.close()  # the first of a chain goes first
+            link = following
+        link.close()
+
+
+if (worker := os.fork()) == 0:
+    work()
+    sys.exit()
+assert os.waitpid(worker, 0)[1] == 0
 children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
 print(*(Path(f"/proc/{pid}/stat").read_text() for pid in children), end="")
 """

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -351,13 +352,22 @@ static int become_child(int control, uint32_t seq)
 	return control < 0 ? -1 : answer_with(&answer, seq, BSH_POOL_OK);
 }
 
+/*
+ * As fork(), but the child is our parent's: of a chain of snapshots the first goes first, and nobody would be left to
+ * reap the others.
+ */
+static pid_t fork_sibling(void)
+{
+	return syscall(__NR_clone, CLONE_PARENT | SIGCHLD, NULL, NULL, NULL, 0);
+}
+
 static int serve_fork(const union request *req, const int *fds, unsigned int n_fds)
 {
 	pid_t pid;
 
 	if (n_fds != 1)
 		return refuse(fds, n_fds, req->header.seq, EINVAL, "FORK wants one descriptor");
-	pid = fork();
+	pid = fork_sibling();
 	if (!pid)
 		return become_child(fcntl(fds[0], F_DUPFD_CLOEXEC, 3), req->header.seq);
 	return pid < 0 ? refuse(fds, n_fds, req->header.seq, errno, "the pool cannot fork") : 0;
