@@ -35,6 +35,16 @@ point_current() {
 	mv -T "$home/criu/current.$$" "$home/criu/current"
 }
 
+# Builds of other versions of this folder, unless something runs from them: a pool lives as long as its snapshot.
+remove_unused() {
+	local old running
+	running=$(readlink /proc/[0-9]*/exe 2>/dev/null || true)
+	for old in "$(realpath "$home")"/criu/*-????????????; do
+		[ -x "$old/sbin/criu" ] && [ "${old##*/}" != "${prefix##*/}" ] || continue
+		grep -qxF "$old/sbin/criu" <<<"$running" || rm -rf "$old"
+	done
+}
+
 if [ -x "$binary" ] && [ -z "$force" ] && [ "${1:-}" != --fetch ]; then
 	point_current
 	exit 0
@@ -122,4 +132,5 @@ chmod 755 "$stage"
 rm -rf "$prefix"
 mv -T "$stage" "$prefix"
 point_current
+remove_unused
 say "installed $binary"
