@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
+import guesthouse
 import pytest
 from support.chroot import wait_until
 from support.leaks import leftovers
@@ -218,3 +219,16 @@ def test_a_branch_that_hits_its_own_limit_disturbs_no_other(start: Start, limit:
         assert first.exec(["sh", "-c", greedy], timeout_s=60).exit_code != 0
         for other in (source, second):
             assert other.exec(["sh", "-c", "echo alive; true | true"], timeout_s=30).stdout == b"alive\n"
+
+
+def test_a_long_chain_needs_no_more_room_than_its_last_link(start: Start, rootfs: Path) -> None:
+    """Each maps eight terabytes and lets go of its parent's: of a process's 128 there are enough for few at a time."""
+    link = start(argv=[guesthouse.build(rootfs, "churn")])
+    guesthouse.wait_ready(link)
+    for number in range(12):
+        with link.snapshot() as snapshot:
+            branch = snapshot.branch()
+        link.close()
+        link = branch
+        assert guesthouse.tell(link, f"link {number}") == "ok"
+    link.close()

@@ -135,24 +135,81 @@ static char *arena_place(struct bunshin_task *task, uint64_t target, uint64_t le
 	return (char *)at;
 }
 
-static uint64_t wanted_bytes(const struct bunshin_vma *vmas, size_t n)
+static bool same_flags(const struct bunshin_seg *seg, const struct bunshin_vma *vma)
+{
+	return seg->flags == (vma->flags & FLAGS_KEPT);
+}
+
+/* Is all of it in one segment already, where it can stay? */
+static bool is_held(const struct bunshin_task *task, const struct bunshin_vma *vma)
+{
+	size_t i = bunshin_segs_find(&task->segs, vma->start);
+	const struct bunshin_seg *seg = &task->segs.v[i];
+
+	return vma->kind == BUNSHIN_WHOLE && i < task->segs.n && seg->start <= vma->start && seg->end >= vma->end &&
+	       !seg->moved && same_flags(seg, vma);
+}
+
+/*
+ * The most that placing @vmas takes. Runs are placed in ascending order, so what is lost to keep huge pages whole is no
+ * more than the holes between them.
+ */
+static uint64_t wanted_bytes(const struct bunshin_task *task, const struct bunshin_vma *vmas, size_t n)
 {
 	uint64_t sum = 0;
 	size_t i;
 
 	for (i = 0; i < n; i++)
-		if (vmas[i].kind)
+		if (vmas[i].kind && !is_held(task, &vmas[i]))
 			sum += vmas[i].end - vmas[i].start + HUGE;
 	return sum;
+}
+
+/* The most that placing the task's segments anew takes. */
+static uint64_t held_bytes(const struct bunshin_task *task)
+{
+	uint64_t sum = 0;
+	size_t i;
+
+	for (i = 0; i < task->segs.n; i++)
+		sum += task->segs.v[i].end - task->segs.v[i].start + HUGE;
+	return sum;
+}
+
+void bunshin_task_drop(struct bunshin_task *task)
+{
+	if (task->size)
+		munmap(task->base, task->size);
+	task->size = task->used = task->dense = task->dense_room = 0;
+	task->segs.n = task->next.n = 0;
+}
+
+static int move_segments(struct bunshin_task *task)
+{
+	size_t i;
+
+	for (i = 0; i < task->segs.n; i++) {
+		struct bunshin_seg *seg = &task->segs.v[i];
+		uint64_t len = seg->end - seg->start;
+		char *to = arena_place(task, seg->start, len);
+
+		if (!to || mremap(seg->addr, len, len, MREMAP_MAYMOVE | MREMAP_FIXED, to) != to) {
+			pr_perror("cannot move a segment of task %d", task->vpid);
+			return -1;
+		}
+		seg->addr = to;
+	}
+	return 0;
 }
 
 /* A new, empty arena; what was in the old one moves over. */
 static int arena_renew(struct bunshin_task *task, const struct bunshin_vma *vmas, size_t n)
 {
-	uint64_t need = wanted_bytes(vmas, n) + task->used - task->dense_room + task->dense + task->segs.n * HUGE;
+	uint64_t need = wanted_bytes(task, vmas, n) + held_bytes(task);
 	uint64_t dense_room = min_t(uint64_t, max_t(uint64_t, DENSE_ROOM_MIN, ARENA_SPARE * need), DENSE_ROOM_MAX);
+	struct bunshin_task old = *task;
 	uint64_t base, size;
-	size_t i, spare;
+	size_t spare;
 	int ret = -1;
 
 	for (spare = ARENA_SPARE; spare && ret; spare--) {
@@ -168,18 +225,13 @@ static int arena_renew(struct bunshin_task *task, const struct bunshin_vma *vmas
 	task->dense = 0;
 	task->dense_room = dense_room;
 	task->used = dense_room;
-	for (i = 0; i < task->segs.n; i++) {
-		struct bunshin_seg *seg = &task->segs.v[i];
-		uint64_t len = seg->end - seg->start;
-		char *to = arena_place(task, seg->start, len);
-
-		if (!to || mremap(seg->addr, len, len, MREMAP_MAYMOVE | MREMAP_FIXED, to) != to) {
-			pr_perror("cannot move a segment of task %d", task->vpid);
-			return -1;
-		}
-		seg->addr = to;
-	}
-	return 0;
+	ret = move_segments(task);
+	/* Also what no segment stands for any more. */
+	if (old.size)
+		munmap(old.base, old.size);
+	if (ret)
+		bunshin_task_drop(task);
+	return ret;
 }
 
 struct bunshin_task *bunshin_task_get(pid_t vpid, const struct bunshin_vma *vmas, size_t n)
@@ -195,7 +247,7 @@ struct bunshin_task *bunshin_task_get(pid_t vpid, const struct bunshin_vma *vmas
 		task = &all[bunshin_n_tasks++];
 		*task = (struct bunshin_task){ .vpid = vpid, .inherited = true };
 	}
-	if ((!task->size || arena_in_the_way(task, vmas, n) || task->size - task->used < wanted_bytes(vmas, n)) &&
+	if ((!task->size || arena_in_the_way(task, vmas, n) || task->size - task->used < wanted_bytes(task, vmas, n)) &&
 	    arena_renew(task, vmas, n))
 		return NULL;
 	return task;
@@ -258,11 +310,6 @@ static struct bunshin_seg *map_new(struct bunshin_task *task, const struct bunsh
 		return NULL;
 	}
 	return bunshin_segs_append(&task->next, &seg);
-}
-
-static bool same_flags(const struct bunshin_seg *seg, const struct bunshin_vma *vma)
-{
-	return seg->flags == (vma->flags & FLAGS_KEPT);
 }
 
 /* Old segments from index @i on that hold @vma from its start, in one piece of our addresses: up to where? */
@@ -431,8 +478,7 @@ void bunshin_tasks_sweep(void)
 			bunshin_tasks[kept++] = *task;
 			continue;
 		}
-		if (task->size)
-			munmap(task->base, task->size);
+		bunshin_task_drop(task);
 		xfree(task->segs.v);
 		xfree(task->next.v);
 		bunshin_ranges_free(&task->source);

@@ -324,7 +324,7 @@ static int keep_sealed(struct bunshin_task *task, const struct bunshin_vma *vmas
 	for (i = 0; i < n; i++) {
 		while (k < source->n && source->v[k].end <= vmas[i].start)
 			k++;
-		if (!vmas[i].sealed || !vmas[i].kind || (k < source->n && source->v[k].start < vmas[i].end))
+		if (!vmas[i].sealed || (k < source->n && source->v[k].start < vmas[i].end))
 			continue;
 		/* Neighbours stay apart. */
 		if (bunshin_ranges_push(&task->sealed, vmas[i].start, vmas[i].end))
@@ -337,6 +337,8 @@ static int walk_task(struct walk *w, pid_t vpid, struct bunshin_vma *vmas, size_
 {
 	if (bunshin_scan_vmas(w->theirs.fd, vmas, n, w->ahead, &w->source))
 		return -1;
+	/* First, since a browser reserves terabytes that it never touches: no room is needed for those. */
+	mark_empty(w, vmas, n);
 	w->task = bunshin_task_get(vpid, vmas, n);
 	if (!w->task)
 		return -1;
@@ -347,7 +349,6 @@ static int walk_task(struct walk *w, pid_t vpid, struct bunshin_vma *vmas, size_
 	} else {
 		w->task->real = w->real;
 	}
-	mark_empty(w, vmas, n);
 	if (walk_vmas(w, vmas, n) || bunshin_task_commit(w->task))
 		return -1;
 	/* Not huge ones in a forked pool: there pages are its parent's as well, but for a few. */
@@ -396,15 +397,6 @@ static bool has_ended(pid_t real)
 	return !n;
 }
 
-/* What was planned for it; its arena goes with the next sweep. */
-static void forget_next(pid_t vpid)
-{
-	struct bunshin_task *task = bunshin_task_find(vpid);
-
-	if (task)
-		task->next.n = 0;
-}
-
 int bunshin_fill_ahead(pid_t root)
 {
 	struct bunshin_pid *pids;
@@ -423,8 +415,12 @@ int bunshin_fill_ahead(pid_t root)
 		if (n)
 			ret = bunshin_fill_task(pids[i].vpid, pids[i].real, true, vmas, n);
 		xfree(vmas);
+		/* The next sweep forgets it altogether. */
 		if (ret && has_ended(pids[i].real)) {
-			forget_next(pids[i].vpid);
+			struct bunshin_task *task = bunshin_task_find(pids[i].vpid);
+
+			if (task)
+				bunshin_task_drop(task);
 			ret = 0;
 		}
 	}

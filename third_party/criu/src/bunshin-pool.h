@@ -156,6 +156,8 @@ struct bunshin_task *bunshin_task_find(pid_t vpid);
 struct bunshin_task *bunshin_task_get(pid_t vpid, const struct bunshin_vma *vmas, size_t n);
 /* What was seen of it while the source ran counts no more. */
 void bunshin_task_forget_ahead(struct bunshin_task *task);
+/* Lets go of what the pool has of it: all is copied anew should the task live on. */
+void bunshin_task_drop(struct bunshin_task *task);
 /* Drops the tasks whose real pid is 0. */
 void bunshin_tasks_sweep(void);
 

@@ -484,6 +484,7 @@ static int serve_dump(void)
 /* Lets the settled (or failed) dump end, with @ret as its result. */
 static int end_dump(int ret)
 {
+	pid_t ended;
 	int status;
 
 	if (rec.child <= 0)
@@ -491,10 +492,11 @@ static int end_dump(int ret)
 	say((struct note){ .type = DONE, .ret = ret });
 	close(rec.socket);
 	rec.socket = -1;
-	while (waitpid(rec.child, &status, 0) < 0 && errno == EINTR)
+	while ((ended = waitpid(rec.child, &status, 0)) < 0 && errno == EINTR)
 		;
 	rec.child = 0;
-	return WIFEXITED(status) && !WEXITSTATUS(status) ? 0 : -1;
+	/* One that was killed has been reaped already. */
+	return ended > 0 && WIFEXITED(status) && !WEXITSTATUS(status) ? 0 : -1;
 }
 
 static uint64_t pool_bytes(void)
