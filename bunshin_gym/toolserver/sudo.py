@@ -79,7 +79,10 @@ class SudoBroker:
         request = json.loads(data)
         if uid != 0 and not _password_fits(self._account.pw_name, request["password"]):
             return {"error": "Sorry, try again.", "again": True}
-        target = pwd.getpwnam(request["user"])
+        try:
+            target = pwd.getpwnam(request["user"])
+        except KeyError:
+            return {"error": f"unknown user {request['user']}", "exit_code": 1}
         try:
             process = await asyncio.create_subprocess_exec(
                 *request["argv"],

@@ -127,6 +127,9 @@ def test_sudo_asks_for_the_password(desktop: Any) -> None:
     refused = desktop.call("run", {"command": "printf 'wrong\\nwrong\\nwrong\\n' | sudo -S id; echo $?", "shell": True})
     assert refused["stdout"].endswith(b"1\n")
     assert b"3 incorrect password attempts" in refused["stderr"]
+    stranger = desktop.call("run", {"command": "echo password | sudo -S -u stranger id", "shell": True})
+    assert stranger["exit_code"] == 1
+    assert stranger["stderr"].endswith(b"sudo: unknown user stranger\n")
     failed = desktop.call("run", {"command": "echo password | sudo -S sh -c 'exit 7'", "shell": True})
     assert failed["exit_code"] == 7
 
