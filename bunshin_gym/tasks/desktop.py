@@ -15,6 +15,7 @@ from bunshin_gym.errors import UsageError
 from bunshin_gym.osworld.collection import Collection
 from bunshin_gym.osworld.definition import load_definition
 from bunshin_gym.paths import home_path, task_folder
+from bunshin_gym.tasks.miniwob_names import camel_case
 from bunshin_gym.tasks.osworld import DesktopTask, describe_definition
 from bunshin_gym.tasks.scripted_desktop import load_solution
 
@@ -30,7 +31,7 @@ def env_names() -> dict[str, str]:
     if folder is None:
         return {}
     names = (path.stem for path in sorted(folder.glob("examples/*/*.json")))
-    return {"Desktop-" + "".join(part.title() for part in name.split("-")): name for name in names}
+    return {f"Desktop-{camel_case(name)}": name for name in names}
 
 
 def splits() -> dict[str, list[str]]:
