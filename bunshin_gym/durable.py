@@ -111,11 +111,15 @@ def _temporary(path: Path) -> Iterator[Path]:
     while True:
         folder = path.parent / f".{path.name[:40]}.{secrets.token_hex(6)}{_SUFFIX}"
         folder.mkdir(mode=0o700)
-        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        # Until it is locked it may be taken for a dead writer's and removed.
+        try:
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue
         fcntl.flock(lock, fcntl.LOCK_EX)
         if folder.is_dir():
             break
-        os.close(lock)  # taken for a dead writer's before it was locked
+        os.close(lock)
     try:
         faults.point("durable.begun")
         yield folder
