@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 import time
@@ -22,6 +23,7 @@ __all__ = ["Budget", "Governor", "Ticket", "default_governor"]
 
 _log: Final = logging.getLogger(__name__)
 _OUTBID_FACTOR: Final = 2.0
+_USAGE_MEMORY_NS: Final = 10_000_000_000  # after which an old moment counts a third
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +94,7 @@ class Governor:
         self._holding: list[Ticket] = []
         self._running: list[Ticket] = []
         self._real_calls = 0
+        self._usage, self._usage_ns = 0.0, time.monotonic_ns()
         self._attempts: dict[int, tuple[str, int]] = {}
         self._attempts_made = 0
         self._closed = False
@@ -114,17 +117,25 @@ class Governor:
     def load(self) -> Load:
         """What the host is busy with, as far as this process knows."""
         with self._lock:
-            return Load(cores=self.budget.cores, real_calls=self._real_calls, guesses=len(self._running))
+            self._count_usage()
+            return Load(
+                cores=self.budget.cores,
+                real_calls=self._real_calls,
+                guesses=len(self._running),
+                usage=self._usage,
+            )
 
     @contextmanager
     def real_call(self) -> Iterator[None]:
         """Counts a call that an agent waits for."""
         with self._lock:
+            self._count_usage()
             self._real_calls += 1
         try:
             yield
         finally:
             with self._lock:
+                self._count_usage()
                 self._real_calls -= 1
             self._pump()
 
@@ -211,6 +222,13 @@ class Governor:
             self._closed = True
             self._queue.clear()
         self._workers.shutdown(wait=True)
+
+    def _count_usage(self) -> None:
+        """Lets the time since the last change count: an average that forgets."""
+        now_ns = time.monotonic_ns()
+        kept = math.exp((self._usage_ns - now_ns) / _USAGE_MEMORY_NS)
+        self._usage = kept * self._usage + (1.0 - kept) * min(1.0, self._real_calls / max(1, self.budget.cores))
+        self._usage_ns = now_ns
 
     def _pump(self) -> None:
         with self._lock:

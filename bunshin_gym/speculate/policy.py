@@ -3,11 +3,13 @@
 
 The expected gain of running a guess ahead, in nanoseconds of the attempt's time:
 
-    p x (time saved if right - adoption) - wait for a snapshot in progress - price x CPU spent in vain
+    p x (time saved if right - adoption) - wait for a snapshot in progress
+        - price of a fork x fork - price of a run x run spent in vain
 
 The time saved is the mean, over the thinking times seen of late, of what the branch will have run
-by the time the agent asks. The price of CPU is what a guess takes from the real calls: next to
-nothing while a core is idle, and little when none is, since confined guesses yield to them.
+by the time the agent asks. The prices are what a guess takes from the real calls: next to nothing
+while cores are idle; when none is, little for the run, which is confined and yields to them, and all
+that it takes for the fork, which yields to nobody.
 """
 
 from __future__ import annotations
@@ -34,11 +36,13 @@ class Load:
         cores: CPU cores there are.
         real_calls: calls that agents wait for.
         guesses: calls that run ahead.
+        usage: share of the cores that real calls have taken of late, 0 to 1.
     """
 
     cores: int
     real_calls: int = 0
     guesses: int = 0
+    usage: float = 0.0
 
 
 class Reliability:
@@ -88,6 +92,7 @@ class Policy:
         adoption_ns: what taking over a branch costs the attempt.
         price_idle: price of a CPU second while a core is idle.
         price_busy: and while none is, for guesses that yield to real calls.
+        price_fork: price of a CPU second of a fork on a host whose cores are all in use.
         limit_factor: a guess is given up after this many times its expected time ...
         limit_floor_ns: ... but not before this.
         straggler: how much more the attempts that hold a batch up are worth, at most.
@@ -100,6 +105,7 @@ class Policy:
     adoption_ns: int = 2_000_000
     price_idle: float = 0.02
     price_busy: float = 0.15
+    price_fork: float = 1.0
     limit_factor: float = 8.0
     limit_floor_ns: int = 5_000_000_000
     straggler: float = 3.0
@@ -122,8 +128,8 @@ class Policy:
             return float("-inf")
         saved = sum(min(run_ns, max(0.0, time - fork_ns)) for time in left) / len(left)
         waited = sum(max(0.0, hold_ns - time) for time in left) / len(left)
-        wasted = fork_ns + (1.0 - probability) * run_ns
-        return probability * (saved - self.adoption_ns) - waited - self._price(load) * wasted
+        taken = self._price_of_fork(load) * fork_ns + self._price_of_run(load) * (1.0 - probability) * run_ns
+        return probability * (saved - self.adoption_ns) - waited - taken
 
     def limit_ns(self, costs: CostModel, task: str, call: ToolCall) -> int:
         """How long a guess may run."""
@@ -135,6 +141,11 @@ class Policy:
             return 1.0
         return min(self.straggler, max(1.0 / self.straggler, expected_left_ns / batch_left_ns))
 
-    def _price(self, load: Load) -> float:
-        busy = (load.real_calls + load.guesses) / max(1, load.cores)
-        return self.price_idle + (self.price_busy - self.price_idle) * min(1.0, busy)
+    def _price_of_run(self, load: Load) -> float:
+        busy = min(1.0, (load.real_calls + load.guesses) / max(1, load.cores))
+        return self.price_idle + (self.price_busy - self.price_idle) * busy
+
+    def _price_of_fork(self, load: Load) -> float:
+        """By what the host has been doing, too: a call that comes in the midst of the fork waits for it."""
+        busy = min(1.0, max(load.real_calls / max(1, load.cores), load.usage))
+        return self.price_idle + (self.price_fork - self.price_idle) * busy

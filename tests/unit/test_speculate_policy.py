@@ -54,6 +54,24 @@ def test_cpu_has_a_price_when_no_core_is_idle() -> None:
     assert gain(model, 0.3, load=BUSY) < gain(model, 0.3, load=IDLE)
 
 
+def test_a_fork_takes_from_others_what_the_host_has_not_free() -> None:
+    """Also while a core happens to be idle."""
+    short, long = costs(run_ms=150, think_ms=3000, fork_ms=150), costs(run_ms=2000, think_ms=3000, fork_ms=150)
+    for load in (Load(cores=2, usage=0.9), Load(cores=2, real_calls=2)):
+        assert gain(short, 0.7, load=load) < 0 < gain(short, 0.7, load=Load(cores=2))
+        assert gain(long, 0.7, load=load) > 0
+
+
+def test_usage_is_what_real_calls_took_of_late() -> None:
+    governor = Governor(budget=Budget(cores=1))
+    assert governor.load().usage == 0.0
+    with governor.real_call():
+        first, second = governor.load().usage, governor.load().usage
+        assert 0.0 < first < second < 1.0
+    assert 0.0 < governor.load().usage < 1.0
+    governor.close()
+
+
 def test_costs_go_from_the_general_to_the_special() -> None:
     model = CostModel(run_ns=100 * MS)
     other = ToolCall(name="open", args={"what": "file"})
