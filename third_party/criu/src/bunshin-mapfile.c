@@ -22,6 +22,7 @@ struct mapfile {
 	struct stat st;
 	unsigned int fdflags;
 	int fd, mnt_id;
+	bool frozen; /* st is of now that the source is frozen */
 	char path[];
 };
 
@@ -131,6 +132,17 @@ int bunshin_mapfile_fd(const struct vma_area *vma)
 	struct mapfile *file = find_by_stat(vma);
 
 	return file ? file->fd : -1;
+}
+
+int bunshin_mapfile_stat(const struct vma_area *vma)
+{
+	struct mapfile *file = find_by_stat(vma);
+
+	if (!file || (!file->frozen && fstat(file->fd, &file->st)))
+		return -1;
+	file->frozen = true;
+	*vma->vmst = file->st;
+	return 0;
 }
 
 int bunshin_mapfile_mnt_id(struct vma_area *vma, int fd)

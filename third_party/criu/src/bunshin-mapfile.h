@@ -22,6 +22,8 @@ bool bunshin_mapfile_open(const char *path, unsigned long inode, struct vma_area
 void bunshin_mapfile_keep(const char *path, unsigned long inode, struct vma_area *vma, int fd);
 /* A descriptor of the mapping's file, not the caller's to close; -1: none is kept. */
 int bunshin_mapfile_fd(const struct vma_area *vma);
+/* The source is frozen: the mapping's stat becomes that of now, for which the file is asked once. -1: none is kept. */
+int bunshin_mapfile_stat(const struct vma_area *vma);
 /* As get_fd_mntid(). */
 int bunshin_mapfile_mnt_id(struct vma_area *vma, int fd);
 

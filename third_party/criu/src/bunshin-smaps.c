@@ -356,10 +356,10 @@ static int dump_file(pid_t pid, struct vma_area *vma, int *shared, dump_filemap_
 		close_safe(shared);
 	if (fd < 0 && *shared < 0)
 		*shared = open_mapped(pid, vma);
-	fd = fd < 0 ? *shared : fd;
-	if (fd < 0 || (!vma->file_borrowed && fstat(fd, vma->vmst)))
+	if (!vma->file_borrowed && (fd < 0 ? fstat(*shared, vma->vmst) : bunshin_mapfile_stat(vma)))
 		return -1;
-	return dump(vma, fd);
+	fd = fd < 0 ? *shared : fd;
+	return fd < 0 ? -1 : dump(vma, fd);
 }
 
 int bunshin_known_mappings(pid_t pid, struct vm_area_list *vmas, dump_filemap_t dump)
