@@ -54,8 +54,8 @@ static bool set_next_table(const char *sysctl, const char *buckets)
 }
 
 /*
- * Connections of all network namespaces are in one table by default, as large as the machine's memory, and whoever lists
- * those of one walks all of it. One of its own is asked for in the namespace that it is made from (6.1, 6.4): not
+ * Connections of all network namespaces are in one table by default, as large as the machine's memory, and whoever
+ * lists those of one walks all of it. One of its own is asked for in the namespace that it is made from (6.1, 6.4): not
  * the host's, whose settings are not ours. Returns -errno.
  */
 static int unshare_network(void)
