@@ -142,6 +142,7 @@ void bsh_workspace_place(const struct bsh_workspace *ws, struct bsh_place *ret_p
 	ret_place->netns_fd = ws->netns_fd;
 	ret_place->cgroup_fds = ws->cgroup.procs_fds;
 	ret_place->n_cgroups = ws->cgroup.n;
+	ret_place->cgroup_v2 = ws->cgroup.tracker_v2 ? ws->cgroup.dirs[0] : NULL;
 }
 
 int bsh_workspace_adopt(struct bsh_workspace *ws, pid_t pid, struct bsh_error *err)

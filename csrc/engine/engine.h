@@ -50,8 +50,9 @@ struct bsh_place {
 	int mntns_fd;	       /* mount namespace with the overlay mounted at root */
 	const char *root;      /* path of the overlay root inside that namespace */
 	int netns_fd;	       /* network namespace with loopback up */
-	const int *cgroup_fds; /* cgroup.procs files to enter, opened for writing */
+	const int *cgroup_fds; /* files to enter the cgroups by, opened for writing; see cgroup.h */
 	unsigned int n_cgroups;
+	const char *cgroup_v2; /* directory of the first of them, if that is v2: one can be born there; else NULL */
 };
 
 struct bsh_engine {

@@ -330,16 +330,23 @@ static int ask_branch(struct pool_state *state, const struct bsh_place *place, i
 	struct bsh_pool_branch request = {
 		.header = make_header(state, BSH_POOL_BRANCH, sizeof(request)),
 		.n_cgroups = place->n_cgroups,
+		.cgroup_v2 = place->cgroup_v2 != NULL,
 		.log_level = 1,
 		.net_key = NETNS_KEY,
 	};
 	int fds[3 + BSH_POOL_CGROUPS_MAX] = {answer_fd, place->mntns_fd, place->netns_fd};
+	auto_close int v2 = -1;
 
 	if (place->n_cgroups > BSH_POOL_CGROUPS_MAX)
 		return bsh_fail(err, E2BIG, "%u cgroups", place->n_cgroups);
 	if (snprintf(request.root, sizeof(request.root), "%s", place->root) >= (int)sizeof(request.root))
 		return bsh_fail(err, ENAMETOOLONG, "%s is too long", place->root);
 	memcpy(fds + 3, place->cgroup_fds, place->n_cgroups * sizeof(int));
+	if (place->cgroup_v2) {
+		v2 = fds[3] = open(place->cgroup_v2, O_PATH | O_DIRECTORY | O_CLOEXEC);
+		if (v2 < 0)
+			return bsh_fail(err, errno, "open %s", place->cgroup_v2);
+	}
 	return send_request(state->control, &request, sizeof(request), fds, 3 + place->n_cgroups, err);
 }
 

@@ -56,7 +56,16 @@ static int make_dirs_racing(const char *dir, struct bsh_error *err)
 	return rc;
 }
 
-static int make_in(const char *mount, const char *name, struct bsh_cgroup *cgroup, struct bsh_error *err)
+/*
+ * Who enters has one thread, and moving one's own thread is done at once. Moving a process waits until all
+ * processors have been through the scheduler: 10 ms. v2 moves nothing but processes; one can be born there instead.
+ */
+static const char *entry_file(bool v2)
+{
+	return v2 ? "cgroup.procs" : "tasks";
+}
+
+static int make_in(const char *mount, const char *name, bool v2, struct bsh_cgroup *cgroup, struct bsh_error *err)
 {
 	auto_free char *dir = NULL, *procs = NULL;
 	int fd, rc;
@@ -67,7 +76,7 @@ static int make_in(const char *mount, const char *name, struct bsh_cgroup *cgrou
 	rc = make_dirs_racing(dir, err);
 	if (rc < 0)
 		return rc;
-	procs = bsh_format("%s/cgroup.procs", dir);
+	procs = bsh_format("%s/%s", dir, entry_file(v2));
 	fd = open(procs, O_WRONLY | O_CLOEXEC);
 	if (fd < 0) {
 		rc = bsh_fail(err, errno, "open %s", procs);
@@ -169,7 +178,7 @@ int bsh_cgroup_make(const struct bsh_features *features, const char *name, const
 	if (!features->cgroup_v2 && !features->cgroup_v1_freezer)
 		return bsh_fail(err, EOPNOTSUPP, "neither cgroup v2 nor the v1 freezer is mounted");
 	for (size_t i = 0; i < n && rc == 0; i++) {
-		rc = make_in(mounts[i], name, &cgroup, err);
+		rc = make_in(mounts[i], name, i == 0 && cgroup.tracker_v2, &cgroup, err);
 		if (rc == 0 && i == 0 && cgroup.tracker_v2)
 			hand_down(features, mounts[i], name);
 	}
@@ -376,7 +385,7 @@ int bsh_cgroup_child_make(
 	const struct bsh_cgroup *cgroup, const char *name, struct bsh_cgroup *ret_child, struct bsh_error *err)
 {
 	struct bsh_cgroup child = {.tracker_v2 = cgroup->tracker_v2};
-	int rc = make_in(cgroup->dirs[0], name, &child, err);
+	int rc = make_in(cgroup->dirs[0], name, child.tracker_v2, &child, err);
 
 	if (rc == 0)
 		*ret_child = child;

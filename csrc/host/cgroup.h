@@ -20,8 +20,9 @@ struct bsh_features;
 
 struct bsh_cgroup {
 	unsigned int n;
-	char *dirs[BSH_CGROUPS_MAX];	/* dirs[0] is the tracker's */
-	int procs_fds[BSH_CGROUPS_MAX]; /* cgroup.procs, opened for writing: a process enters by writing "0" to each */
+	char *dirs[BSH_CGROUPS_MAX]; /* dirs[0] is the tracker's */
+	/* cgroup.procs or tasks, opened for writing: a process with one thread enters by writing "0" to each */
+	int procs_fds[BSH_CGROUPS_MAX];
 	bool tracker_v2;
 };
 

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -32,10 +33,15 @@
 #include "restorer.h"
 #include "rst-malloc.h"
 #include "rst_info.h"
+#include "sched.h"
 #include "servicefd.h"
 #include "util.h"
 #include "vma.h"
 #include "xmalloc.h"
+
+#ifndef CLONE_INTO_CGROUP
+#define CLONE_INTO_CGROUP 0x200000000ull
+#endif
 
 #undef LOG_PREFIX
 #define LOG_PREFIX "pool: "
@@ -43,6 +49,7 @@
 static bool branching;
 static const int *cgroup_fds;
 static unsigned int n_cgroups;
+static int cgroup_v2 = -1; /* a directory, where the root task is born */
 static struct bunshin_move *moves;
 static size_t n_moves, moves_room;
 static int64_t tasks_ns; /* when the root task was about to be forked */
@@ -96,7 +103,7 @@ static int enter_cgroups(void)
 {
 	unsigned int i;
 
-	for (i = 0; i < n_cgroups; i++) {
+	for (i = cgroup_v2 < 0 ? 0 : 1; i < n_cgroups; i++) {
 		if (write(cgroup_fds[i], "0", 1) != 1) {
 			pr_perror("cannot enter a cgroup of the branch");
 			return -1;
@@ -107,6 +114,19 @@ static int enter_cgroups(void)
 		return -1;
 	}
 	return 0;
+}
+
+long bunshin_clone3(struct _clone_args *args, size_t size)
+{
+	struct {
+		struct _clone_args args;
+		uint64_t cgroup;
+	} into = { .args = *args, .cgroup = cgroup_v2 };
+
+	if (!branching || current || cgroup_v2 < 0)
+		return syscall(__NR_clone3, args, size);
+	into.args.flags |= CLONE_INTO_CGROUP;
+	return syscall(__NR_clone3, &into, sizeof(into));
 }
 
 int bunshin_task_started(void)
@@ -294,19 +314,20 @@ static int start_log(const struct bsh_pool_branch *req)
 	return log_keep_err() || log_init(opts.output) ? -1 : 0;
 }
 
-static int run_restore(const struct bsh_pool_branch *req, const int *fds)
+static int run_restore(const struct bsh_pool_branch *req, const int *fds, int *ret_copyup)
 {
 	if (start_log(req))
 		return -1;
 	branching = true;
 	/* Only the branch's own tasks are to inherit memory. */
 	bunshin_tasks_advise(MADV_DONTFORK);
-	bunshin_shm_advise(MADV_DOFORK);
 	util_init();
 	if (setns(fds[1], CLONE_NEWNS)) {
 		pr_perror("cannot enter the branch's mount namespace");
 		return -1;
 	}
+	*ret_copyup = bunshin_copyup_start(req->root);
+	bunshin_shm_advise(MADV_DOFORK);
 	/* Statistics go to where it runs. */
 	if (fchdir(get_service_fd(IMG_FD_OFF))) {
 		pr_perror("cannot enter the images directory");
@@ -314,6 +335,7 @@ static int run_restore(const struct bsh_pool_branch *req, const int *fds)
 	}
 	cgroup_fds = fds + 3;
 	n_cgroups = req->n_cgroups;
+	cgroup_v2 = req->cgroup_v2 ? fds[3] : -1;
 	opts.mode = CR_RESTORE;
 	opts.root = xstrdup(req->root);
 	opts.restore_detach = 1;
@@ -336,11 +358,14 @@ void bunshin_branch_run(const struct bsh_pool_branch *req, const int *fds)
 		.header = { .size = sizeof(answer), .type = BSH_POOL_OK, .version = BSH_POOL_VERSION, .seq = req->header.seq },
 	};
 	int64_t start_ns = now_ns();
+	int copyup = -1, ret;
 	sigset_t none;
 
 	sigemptyset(&none);
 	sigprocmask(SIG_SETMASK, &none, NULL);
-	if (!run_restore(req, fds)) {
+	ret = run_restore(req, fds, &copyup);
+	bunshin_copyup_wait(copyup);
+	if (!ret) {
 		answer.pid = root_item->pid->real;
 		note_phases(&answer, start_ns);
 	} else {

@@ -26,7 +26,7 @@
  */
 #include <stdint.h>
 
-#define BSH_POOL_VERSION 2
+#define BSH_POOL_VERSION 3
 
 enum bsh_pool_type {
 	BSH_POOL_PREPARE = 1,
@@ -68,12 +68,17 @@ struct bsh_pool_plain {
 	struct bsh_pool_header header;
 };
 
-/* Descriptors: socket for the answer, mount namespace, network namespace, then n_cgroups cgroup.procs files. */
+/*
+ * Descriptors: socket for the answer, mount namespace, network namespace, then for n_cgroups the files to enter them by:
+ * cgroup.procs or tasks, or for the first, if it is of v2, its directory.
+ */
 #define BSH_POOL_CGROUPS_MAX 16
 struct bsh_pool_branch {
 	struct bsh_pool_header header;
 	uint32_t n_cgroups;
+	uint32_t cgroup_v2; /* the first is */
 	uint32_t log_level;
+	uint32_t reserved;
 	char root[512];      /* the overlay's mount point inside the mount namespace */
 	char net_key[32];    /* as recorded */
 	char log[512];       /* absolute path of the restore's log; "": none */

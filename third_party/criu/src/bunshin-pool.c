@@ -298,7 +298,7 @@ static int serve_release(const union request *req)
 	if (bunshin_fill_sweep())
 		return -1;
 	bunshin_shm_sweep();
-	return ret;
+	return bunshin_shm_settle() || bunshin_copyup_learn() ? -1 : ret;
 }
 
 static int serve_branch(const union request *req, const int *fds, unsigned int n_fds)
@@ -410,7 +410,7 @@ static int serve_load(const union request *req, const int *fds, unsigned int n_f
 	pool.images_fd = make_images_dir();
 	if (pool.images_fd < 0 || bunshin_load(fds[0], pool.images_fd))
 		return answer_failed(req->header.seq, EIO, last_error("the images cannot be read"));
-	if (open_images())
+	if (open_images() || bunshin_shm_settle() || bunshin_copyup_learn())
 		return answer_failed(req->header.seq, EIO, last_error("the images cannot be opened"));
 	return answer_with(&answer, req->header.seq, BSH_POOL_OK);
 }

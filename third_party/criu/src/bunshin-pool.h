@@ -14,6 +14,7 @@
  *   bunshin-populate.c makes pages present, and huge
  *   bunshin-frames.c  which physical pages these are
  *   bunshin-copy.c    the threads that copy
+ *   bunshin-copyup.c  files that a branch will write to, copied up beside the restore
  *   bunshin-kmod.c    sharing instead of copying, where the kernel module is loaded
  *   bunshin-record.c  the dump, in a child of the pool, and what it tells the pool
  *   bunshin-shm.c     shared memory
@@ -31,6 +32,7 @@ struct vm_area_list;
 struct vma_area;
 struct cr_img;
 struct task_restore_args;
+struct _clone_args;
 
 /* ---- hooks: called from CRIU, no-ops outside of a pool ---- */
 
@@ -59,6 +61,8 @@ void bunshin_made_file(void);
 bool bunshin_branching(void);
 /* Restore: a task has begun; the root one enters its cgroups, and what it forks on the way to its children inherits nothing. */
 int bunshin_task_started(void);
+/* Restore: as the system call; a branch's root task is born in its cgroup. */
+long bunshin_clone3(struct _clone_args *args, size_t size);
 /* The root task's pid as the pool sees it. */
 void bunshin_root_made(pid_t root);
 /* Restore: decides what the child about to be forked inherits; returns 0. */
@@ -254,6 +258,8 @@ int bunshin_ghost_fill(int fd, int image, size_t size, bool chunks);
 int bunshin_shm_fill(int fd, uint64_t shmid, uint64_t size);
 void bunshin_shm_begin(void);
 void bunshin_shm_sweep(void);
+/* All is there: makes huge pages of it. */
+int bunshin_shm_settle(void);
 void bunshin_shm_advise(int advice);
 uint64_t bunshin_shm_bytes(void);
 
@@ -265,6 +271,14 @@ int bunshin_shm_put(size_t i, struct bunshin_pages *pages);
 /* Makes an object and says where it lies; then which of it is populated, in order. */
 char *bunshin_shm_make(uint64_t id, uint64_t size);
 int bunshin_shm_populate(uint64_t id, uint64_t start, uint64_t end);
+
+/* ---- files open for writing ---- */
+
+/* From the images. */
+int bunshin_copyup_learn(void);
+/* Starts a process that does it, below @root_path; returns its pidfd, or -1: none. */
+int bunshin_copyup_start(const char *root_path);
+void bunshin_copyup_wait(int pidfd);
 
 /* ---- on disk ---- */
 

@@ -19,8 +19,8 @@
 #define MADV_COLLAPSE 25
 #endif
 #define HUGE (2ull << 20)
-/* At most a quarter of a huge page may be for nothing. */
-#define WANTED_MIN (HUGE - HUGE / 4)
+/* Half of a huge page may be for nothing: what is not huge is copied page by page at each level of a tree of tasks. */
+#define WANTED_MIN (HUGE / 2)
 
 static struct bunshin_ranges wanted;
 

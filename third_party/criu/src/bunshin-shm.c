@@ -5,9 +5,11 @@
  * there. Pages that did not change since the parent's snapshot stay shared between pools.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "bunshin-pool.h"
@@ -19,10 +21,9 @@
 #undef LOG_PREFIX
 #define LOG_PREFIX "pool: "
 
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23
-#endif
 #define CHUNK (64u * PAGE_SIZE)
+#define HUGE (2ull << 20)
+#define ROOM (4ull << 30)
 
 struct shm {
 	uint64_t id, size;
@@ -42,6 +43,28 @@ static struct shm *shm_find(uint64_t id)
 		if (shms[i].id == id)
 			return &shms[i];
 	return NULL;
+}
+
+/*
+ * Objects lie close together, for what is full of them to be huge pages: all processes of a branch inherit them, since
+ * any of them may be the one that fills the branch's own.
+ */
+static char *shm_place(uint64_t size)
+{
+	static char *at, *end;
+
+	if ((uint64_t)(end - at) < size) {
+		uint64_t room = max_t(uint64_t, ROOM, round_up(size, HUGE)) + HUGE;
+		char *got = mmap(NULL, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+		if (got == MAP_FAILED)
+			return MAP_FAILED;
+		at = (char *)round_up((uint64_t)got, HUGE);
+		end = got + room;
+	}
+	at += size;
+	return mmap(at - size, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
+		    0);
 }
 
 static void shm_release(struct shm *shm)
@@ -68,7 +91,7 @@ static struct shm *shm_get(uint64_t id, uint64_t size)
 		shm_release(shm);
 	}
 	*shm = (struct shm){ .id = id, .size = size };
-	shm->addr = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	shm->addr = shm_place(size);
 	if (shm->addr == MAP_FAILED) {
 		pr_perror("cannot map %lu KiB of shared memory", (unsigned long)size >> 10);
 		shm->addr = NULL;
@@ -197,6 +220,24 @@ void bunshin_shm_sweep(void)
 	n_shms = kept;
 }
 
+int bunshin_shm_settle(void)
+{
+	size_t i, k;
+
+	/* As in the arenas: in a forked pool pages are its parent's as well. */
+	if (bunshin_fill_inherited)
+		return 0;
+	for (i = 0; i < n_shms; i++) {
+		const struct bunshin_ranges *data = &shms[i].data;
+
+		for (k = 0; k < data->n; k++)
+			if (bunshin_populate_add(shms[i].addr + data->v[k].start, data->v[k].end - data->v[k].start))
+				return -1;
+	}
+	bunshin_populate(true);
+	return 0;
+}
+
 void bunshin_shm_advise(int advice)
 {
 	size_t i;
@@ -242,25 +283,48 @@ int bunshin_shm_populate(uint64_t id, uint64_t start, uint64_t end)
 	return shm ? bunshin_ranges_add(&shm->data, start, end) : -1;
 }
 
+/*
+ * Written, not mapped: a page that is written as a whole is not made zero before, and needs no fault. Not past the
+ * object's end, which would move; huge pages of hugetlb refuse to be written.
+ */
+static void put_range(int fd, char *addr, const char *from, const struct bunshin_range *r, uint64_t end)
+{
+	uint64_t at = r->start, stop = min_t(uint64_t, r->end, end & PAGE_MASK);
+	ssize_t wrote = 1;
+
+	while (at < stop && wrote > 0) {
+		wrote = pwrite(fd, from + at, stop - at, at);
+		at += max_t(ssize_t, wrote, 0);
+	}
+	memcpy(addr + at, from + at, r->end - at);
+}
+
 int bunshin_restore_shmem(void *addr, unsigned long size, unsigned long shmid)
 {
 	struct shm *shm = shm_find(shmid);
+	int fd, ret = 0;
+	struct stat st;
 	size_t i;
 
 	if (!shm) {
 		pr_err("shared memory %#lx is not in the pool\n", shmid);
 		return -1;
 	}
-	for (i = 0; i < shm->data.n; i++) {
-		struct bunshin_range *r = &shm->data.v[i];
-
-		if (r->end > size) {
-			pr_err("shared memory %#lx is larger than recorded\n", shmid);
-			return -1;
-		}
-		/* One call is cheaper than a fault for each page; without it they come one by one. */
-		madvise(addr + r->start, r->end - r->start, MADV_POPULATE_WRITE);
-		memcpy(addr + r->start, shm->addr + r->start, r->end - r->start);
+	fd = open_proc_rw(PROC_SELF, "map_files/%lx-%lx", (unsigned long)addr, (unsigned long)addr + size);
+	if (fd < 0)
+		return -1;
+	if (fstat(fd, &st)) {
+		pr_perror("cannot look at shared memory %#lx", shmid);
+		ret = -1;
 	}
-	return 0;
+	for (i = 0; i < shm->data.n && !ret; i++) {
+		if (shm->data.v[i].end <= size) {
+			put_range(fd, addr, shm->addr, &shm->data.v[i], st.st_size);
+			continue;
+		}
+		pr_err("shared memory %#lx is larger than recorded\n", shmid);
+		ret = -1;
+	}
+	close(fd);
+	return ret;
 }
