@@ -14,9 +14,10 @@ if TYPE_CHECKING:
     from bunshin_gym.forkable import ForkableEnv
     from bunshin_gym.images import ImageStore
     from bunshin_gym.registration import register_envs
+    from bunshin_gym.snapshot import Snapshot
     from bunshin_gym.types import Forkable, ForkStats, Phase, ToolCall, ToolEffect, ToolResult
     from bunshin_gym.vector import BunshinVectorEnv, make_group
-    from bunshin_gym.workspace import Snapshot, Workspace
+    from bunshin_gym.workspace import Workspace
 
 __all__ = [
     "BunshinEnv",
@@ -43,7 +44,7 @@ _HOMES: Final = {
     "ForkableEnv": "bunshin_gym.forkable",
     "ImageStore": "bunshin_gym.images",
     "Phase": "bunshin_gym.types",
-    "Snapshot": "bunshin_gym.workspace",
+    "Snapshot": "bunshin_gym.snapshot",
     "ToolCall": "bunshin_gym.types",
     "ToolEffect": "bunshin_gym.types",
     "ToolResult": "bunshin_gym.types",

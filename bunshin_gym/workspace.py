@@ -14,31 +14,26 @@ end of their own process all that is left is closed; what a killed process leave
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import json
-import logging
 import os
-import threading
-import time
-import weakref
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NoReturn, Protocol, Self
+from typing import Any, Final, Protocol, Self
 
-from bunshin_gym.durable import check_target, load, persist
+from bunshin_gym.core import Core, core
+from bunshin_gym.core import core as default_core
 from bunshin_gym.errors import ClosedError, PrivilegeError, UsageError
-from bunshin_gym.native import GcReport, NativeCore, NativeSnapshot, NativeWorkspace, Spec
-from bunshin_gym.paths import criu_path, home_path
+from bunshin_gym.handle import Handle
+from bunshin_gym.native import NativeWorkspace, Spec
 from bunshin_gym.records import list_snapshots, list_workspaces
 from bunshin_gym.reseed import family, wipe_marked
 from bunshin_gym.runtime import runtime_layer
+from bunshin_gym.snapshot import Snapshot
 from bunshin_gym.types import ExecResult, ForkStats, WorkspaceStats
 
 __all__ = ["Core", "ImageLike", "Snapshot", "Workspace", "core", "list_snapshots", "list_workspaces"]
 
-_log: Final = logging.getLogger(__name__)
 _DEFAULT_ENV: Final = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 
 
@@ -72,83 +67,20 @@ class _Folder:
         return 0, 0
 
 
-class Core:
-    """One state directory in this process; get it from `core()`."""
-
-    def __init__(self, home: Path, criu: Path) -> None:
-        self.home = home
-        self.native = NativeCore(home, criu)
-        self._collected = False
-        self._lock = threading.Lock()
-
-    def features(self) -> dict[str, str]:
-        """What kernel and machine offer, by name."""
-        return self.native.features()
-
-    def gc(self) -> GcReport:
-        """Reaps what processes left that were killed; touches nothing of living ones."""
-        return self.native.gc()
-
-    def collect_once(self) -> None:
-        """gc, the first time in this process. What cannot be reaped hinders no one: it is logged."""
-        with self._lock:
-            if self._collected:
-                return
-            self._collected = True
-        try:
-            report = self.gc()
-        except Exception as error:  # noqa: BLE001 - another's remains must not keep us from starting
-            _log.warning("remains of earlier processes could not be reaped: %s", error)
-            return
-        if report.workspaces or report.snapshots:
-            _log.info("reaped %d workspaces and %d snapshots", report.workspaces, report.snapshots)
-
-
-_cores: Final[dict[tuple[int, Path, Path], Core]] = {}
-_cores_lock: Final = threading.Lock()
-
-
-def core(home: Path | str | None = None, criu: Path | str | None = None) -> Core:
-    """This process's core of a state directory (default: $BUNSHIN_HOME)."""
-    home_chosen = Path(home).resolve() if home else home_path().resolve()
-    criu_chosen = Path(criu) if criu else criu_path(home_chosen)
-    with _cores_lock:
-        key = (os.getpid(), home_chosen, criu_chosen)
-        if key not in _cores:
-            _cores[key] = Core(home_chosen, criu_chosen)
-        return _cores[key]
-
-
-_open: Final[weakref.WeakSet[Workspace | Snapshot]] = weakref.WeakSet()
-
-
-@atexit.register
-def _close_all() -> None:
-    for kind in (Workspace, Snapshot):
-        for handle in [handle for handle in _open if isinstance(handle, kind)]:
-            try:
-                handle.close()
-            except Exception as error:  # noqa: BLE001 - the others must be closed all the same
-                _log.warning("at exit: %s", error)
-
-
-def _refuse_copy(what: str) -> NoReturn:
-    raise UsageError(f"{what} cannot be copied or pickled: fork(n) makes branches, and each process makes its own")
-
-
-class Workspace:
+class Workspace(Handle[NativeWorkspace]):
     """A running container: processes, files, desktop, network of its own."""
+
+    _what = "a workspace"
+    _closed_last = False
 
     def __init__(
         self, native: NativeWorkspace, core: Core, *, env: Mapping[str, str], label: Mapping[str, Any]
     ) -> None:
-        self._native = native
-        self._core = core
+        super().__init__(native, core)
         self._env = dict(env)
         self._label = dict(label)
         self._last_fork: ForkStats | None = None
         self._branch_stats: ForkStats | None = None
-        _open.add(self)
 
     @classmethod
     def start(
@@ -185,7 +117,7 @@ class Workspace:
             PrivilegeError: not root.
             UnsupportedError: this machine lacks something; the message says what.
         """
-        core = core or _default_core()
+        core = core or default_core()
         source: ImageLike = _Folder(Path(image).resolve()) if isinstance(image, str | Path) else image
         command = list(source.argv if argv is None else argv)
         if not command:
@@ -217,24 +149,9 @@ class Workspace:
         return cls(core.native.start(spec), core, env=full_env, label=notes)
 
     @property
-    def id(self) -> str:
-        """Names it in the registry, in cgroups and in messages."""
-        return self._native.id
-
-    @property
     def pid(self) -> int:
         """Its process 1, as the host sees it; 0 after its end."""
         return self._native.pid
-
-    @property
-    def closed(self) -> bool:
-        """Whether it was closed, or belongs to another process."""
-        return self._native.closed
-
-    @property
-    def core(self) -> Core:
-        """The state directory it is in."""
-        return self._core
 
     @property
     def root(self) -> Path:
@@ -367,173 +284,8 @@ class Workspace:
         with self.snapshot(engine=engine) as snapshot:
             return snapshot.spawn(n)
 
-    def close(self) -> None:
-        """Ends it and removes all it had; idempotent. Branches and snapshots of it live on."""
-        if self._native.closed:
-            return
+    def _end(self) -> None:
         self._native.stop()
-        self._native.release()
-        _open.discard(self)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __reduce__(self) -> NoReturn:
-        _refuse_copy("a workspace")
 
     def __repr__(self) -> str:
         return f"<Workspace {self.id} {'running' if self.alive else 'ended'}>"
-
-
-class Snapshot:
-    """A frozen state of a workspace, from which branches are made; immutable."""
-
-    def __init__(
-        self,
-        native: NativeSnapshot,
-        core: Core,
-        *,
-        stats: ForkStats,
-        env: Mapping[str, str],
-        label: Mapping[str, Any],
-        workspace_id: str,
-    ) -> None:
-        self._native = native
-        self._core = core
-        self._env = env
-        self._label = label
-        self._workspace_id = workspace_id
-        self._writers: list[Future[Path]] = []
-        self.stats: Final = stats
-        _open.add(self)
-
-    @property
-    def id(self) -> str:
-        """Names it in the registry and in messages."""
-        return self._native.id
-
-    @property
-    def closed(self) -> bool:
-        """Whether it was closed, or belongs to another process."""
-        return self._native.closed
-
-    @property
-    def core(self) -> Core:
-        """The state directory it is in."""
-        return self._core
-
-    @property
-    def engine(self) -> str:
-        """What carries its processes and memory."""
-        return self._native.engine
-
-    def branch(self, *, cpu_weight: int = 0, io_weight: int = 0) -> Workspace:
-        """Makes a workspace in this state; several threads may at once.
-
-        Args:
-            cpu_weight, io_weight: as `Workspace.weigh`; they hold for the making too.
-
-        Raises:
-            EngineError: it cannot be made; nothing is left of it.
-        """
-        label = {**self._label, "kind": "branch", "snapshot": self.id, "workspace": self._workspace_id}
-        native, stats = self._native.branch(json.dumps(label), cpu_weight=cpu_weight, io_weight=io_weight)
-        workspace = Workspace(native, self._core, env=self._env, label=self._label)
-        workspace._branch_stats = stats
-        return workspace
-
-    def hurry(self) -> None:
-        """Somebody waits now: branches that are being made, in other threads, get the weights of their source."""
-        self._native.hurry()
-
-    def spawn(self, n: int) -> list[Workspace]:
-        """Makes n branches at the same time: all of them, or none and the first error."""
-        if n < 1:
-            raise UsageError(f"n: {n} branches")
-        if n == 1:
-            return [self.branch()]
-        with ThreadPoolExecutor(max_workers=min(n, 2 * (os.cpu_count() or 1))) as pool:
-            futures = [pool.submit(self.branch) for _ in range(n)]
-        errors = [future.exception() for future in futures]
-        failed = next((error for error in errors if error is not None), None)
-        if failed is None:
-            return [future.result() for future in futures]
-        with contextlib.ExitStack() as stack:
-            for future, error in zip(futures, errors, strict=True):
-                if error is None:
-                    stack.callback(future.result().close)
-        raise failed
-
-    def persist(self, path: Path | str) -> Future[Path]:
-        """Starts to write it to path, in the background; neither its source nor its branches wait for that.
-
-        What the future brings is path, once all of it is on the disk; until then path does not exist, whatever
-        happens. Closing the snapshot waits for its writers.
-
-        Raises:
-            UsageError: path exists, or its directory does not.
-            ClosedError: the snapshot is closed. (Later failures are the future's.)
-        """
-        target = Path(os.path.abspath(path))
-        check_target(target)
-        with self._native.held():
-            writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="bunshin-persist")
-            future = writer.submit(
-                persist,
-                self._native,
-                target,
-                home=self._core.home,
-                workspace=self._workspace_id,
-                env=self._env,
-                label=self._label,
-            )
-            self._writers.append(future)
-        writer.shutdown(wait=False)
-        return future
-
-    @classmethod
-    def load(cls, path: Path | str, *, engine: str | None = None, core: Core | None = None) -> Self:
-        """A snapshot in memory again of what `persist` wrote, in any process, also after a reboot.
-
-        It keeps nothing of path: that may be removed afterwards. Any engine reads what any wrote; default: the one
-        that took the snapshot.
-
-        Raises:
-            UsageError: no snapshot is there.
-            SnapshotDamaged: a file of it is missing or changed; the message names it.
-            ImageNotFoundError, UnsupportedError: the image, or the runtime layer, that it stands on is not here.
-        """
-        core = core or _default_core()
-        core.collect_once()
-        begun_ns = time.monotonic_ns()
-        native, durable = load(core.native, Path(os.path.abspath(path)), home=core.home, engine=engine)
-        total_ns = time.monotonic_ns() - begun_ns
-        stats = ForkStats(total_ns=total_ns, frozen_ns=0, copied_bytes=0, shared_bytes=0, layer_bytes=0, phases=())
-        return cls(native, core, stats=stats, env=durable.env, label=durable.label, workspace_id=durable.workspace)
-
-    def close(self) -> None:
-        """Gives it up, once what `persist` began is written; idempotent. Branches live on."""
-        if self._native.closed:
-            return
-        wait(self._writers)
-        self._native.drop()
-        self._native.release()
-        _open.discard(self)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __reduce__(self) -> NoReturn:
-        _refuse_copy("a snapshot")
-
-    def __repr__(self) -> str:
-        return f"<Snapshot {self.id} by {self.engine}>"
-
-
-_default_core: Final[Callable[[], Core]] = core

@@ -9,10 +9,11 @@ import os
 from pathlib import Path
 
 import pytest
+from bunshin_gym._native import ffi
 
-from bunshin_gym import native
 from bunshin_gym.errors import BunshinError, ClosedError, PrivilegeError, ResourceError, UsageError
 from bunshin_gym.native import NativeCore, Spec
+from bunshin_gym.native.call import ERRORS, check
 
 
 @pytest.fixture
@@ -104,13 +105,13 @@ def test_wrong_arguments_are_named(opened: NativeCore, changes: dict[str, object
     ],
 )
 def test_errno_becomes_a_class_and_keeps_its_message(code: int, kind: type[BunshinError]) -> None:
-    error = native.ffi.new("struct bsh_error *", {"code": code, "msg": b"what happened"})
+    error = ffi.new("struct bsh_error *", {"code": code, "msg": b"what happened"})
     with pytest.raises(kind, match="what happened") as caught:
-        native._check(-code, error)
+        check(-code, error)
     assert type(caught.value) is kind
     if isinstance(caught.value, OSError):
         assert caught.value.errno == code
 
 
 def test_every_mapped_class_is_ours() -> None:
-    assert all(issubclass(kind, BunshinError) for kind in native.ERRORS.values())
+    assert all(issubclass(kind, BunshinError) for kind in ERRORS.values())
