@@ -7,17 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
 from gymnasium import spaces
-from numpy.typing import NDArray
 
-from bunshin_gym.errors import ToolError
 from bunshin_gym.types import ToolCall, ToolEffect
 
 if TYPE_CHECKING:
     from bunshin_gym.surfaces.actions import Tool
 
-__all__ = ["ActionError", "Episode", "Screen", "Surface", "check_picture"]
+__all__ = ["ActionError", "Episode", "Screen", "Surface"]
 
 
 class ActionError(ValueError):
@@ -30,17 +27,6 @@ class Screen:
 
     width: int
     height: int
-
-
-def check_picture(pixels: NDArray[np.uint8], screen: Screen) -> NDArray[np.uint8]:
-    """A copy of a picture of the screen.
-
-    Raises:
-        ToolError: it is not of the screen's size.
-    """
-    if pixels.shape != (screen.height, screen.width, 3) or pixels.dtype != np.uint8:
-        raise ToolError(f"the screenshot is {pixels.shape} {pixels.dtype}, not of {screen.width}x{screen.height}")
-    return pixels.copy()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

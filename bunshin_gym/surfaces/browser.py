@@ -12,8 +12,8 @@ from gymnasium import spaces
 
 from bunshin_gym.surfaces.action_text import ActionText, random_place, random_word
 from bunshin_gym.surfaces.actions import Param, Tool, parse_actions
-from bunshin_gym.surfaces.base import Episode, Screen, check_picture
-from bunshin_gym.surfaces.spaces import Unicode, clip_text
+from bunshin_gym.surfaces.base import Episode, Screen
+from bunshin_gym.surfaces.observation import common_entries, common_spaces
 from bunshin_gym.types import ToolCall, ToolEffect
 
 __all__ = ["BROWSER_TOOLS", "TEXT_LENGTHS", "BrowserActions", "BrowserSurface"]
@@ -146,11 +146,8 @@ class BrowserSurface:
         `screenshot` is (height, width, 3) uint8; `open_pages_urls` is one address a line;
         `elapsed_time`, in seconds, is there on request, since it is another one in every run.
         """
-        entries: dict[str, spaces.Space[Any]] = {name: Unicode(max_length) for name, max_length in TEXT_LENGTHS.items()}
-        entries["screenshot"] = spaces.Box(0, 255, shape=(screen.height, screen.width, 3), dtype=np.uint8)
+        entries = common_spaces(TEXT_LENGTHS, screen, elapsed_time=elapsed_time)
         entries["active_page_index"] = spaces.Box(0, 255, shape=(1,), dtype=np.int64)
-        if elapsed_time:
-            entries["elapsed_time"] = spaces.Box(0.0, np.inf, shape=(1,), dtype=np.float64)
         return spaces.Dict(entries)
 
     def observation(self, seen: Mapping[str, Any], episode: Episode, screen: Screen) -> dict[str, Any]:
@@ -168,9 +165,6 @@ class BrowserSurface:
             "last_action": episode.last_action,
             "last_action_error": episode.last_action_error,
         }
-        result: dict[str, Any] = {name: clip_text(text, TEXT_LENGTHS[name]) for name, text in texts.items()}
-        result["screenshot"] = check_picture(seen["screenshot"], screen)
+        result = common_entries(texts, TEXT_LENGTHS, seen["screenshot"], screen, episode)
         result["active_page_index"] = np.array([min(seen["active_page_index"], 255)], dtype=np.int64)
-        if episode.elapsed_ns is not None:
-            result["elapsed_time"] = np.array([episode.elapsed_ns / 1e9], dtype=np.float64)
         return dict(sorted(result.items()))

@@ -12,9 +12,9 @@ from gymnasium import spaces
 
 from bunshin_gym.surfaces.action_text import ActionText, random_place, random_word
 from bunshin_gym.surfaces.actions import REQUIRED, Param, Tool, parse_actions
-from bunshin_gym.surfaces.base import ActionError, Episode, Screen, check_picture
+from bunshin_gym.surfaces.base import ActionError, Episode, Screen
 from bunshin_gym.surfaces.computer_13 import to_source
-from bunshin_gym.surfaces.spaces import Unicode, clip_text
+from bunshin_gym.surfaces.observation import common_entries, common_spaces
 from bunshin_gym.types import ToolCall, ToolEffect
 
 __all__ = ["DESKTOP_TEXT_LENGTHS", "DESKTOP_TOOLS", "DesktopActions", "DesktopSurface"]
@@ -116,11 +116,7 @@ class DesktopSurface:
 
         `screenshot` is (height, width, 3) uint8; `terminal` is empty when no terminal has the focus.
         """
-        entries: dict[str, spaces.Space[Any]] = {name: Unicode(n) for name, n in DESKTOP_TEXT_LENGTHS.items()}
-        entries["screenshot"] = spaces.Box(0, 255, shape=(screen.height, screen.width, 3), dtype=np.uint8)
-        if elapsed_time:
-            entries["elapsed_time"] = spaces.Box(0.0, np.inf, shape=(1,), dtype=np.float64)
-        return spaces.Dict(entries)
+        return spaces.Dict(common_spaces(DESKTOP_TEXT_LENGTHS, screen, elapsed_time=elapsed_time))
 
     def observation(self, seen: Mapping[str, Any], episode: Episode, screen: Screen) -> dict[str, Any]:
         """Builds an observation out of what the tool server saw.
@@ -135,11 +131,7 @@ class DesktopSurface:
             "last_action_error": episode.last_action_error,
             "terminal": seen["terminal"] or "",
         }
-        result: dict[str, Any] = {name: clip_text(text, DESKTOP_TEXT_LENGTHS[name]) for name, text in texts.items()}
-        result["screenshot"] = check_picture(seen["screenshot"], screen)
-        if episode.elapsed_ns is not None:
-            result["elapsed_time"] = np.array([episode.elapsed_ns / 1e9], dtype=np.float64)
-        return dict(sorted(result.items()))
+        return dict(sorted(common_entries(texts, DESKTOP_TEXT_LENGTHS, seen["screenshot"], screen, episode).items()))
 
 
 def _read_text(text: str) -> ToolCall:
