@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 from bunshin_gym.surfaces.base import Screen
 
-__all__ = ["Message", "Page", "PreparedTask", "Setup", "Task", "Verdict"]
+__all__ = ["Message", "OnWebSites", "Page", "PreparedTask", "Setup", "Task", "Verdict"]
+
+_WIDE: Final = Screen(width=1280, height=720)
 
 
 class Page(Protocol):
@@ -143,3 +145,30 @@ class PreparedTask(Task, Protocol):
     def prepare(self, page: Page) -> None:
         """Makes a fresh workspace ready; whatever it leaves open to the outside must be closed when it returns."""
         ...
+
+
+class OnWebSites:
+    """What tasks on whole web sites have in common."""
+
+    __slots__ = ()
+
+    @property
+    def surface(self) -> str:
+        """The browser."""
+        return "browser"
+
+    @property
+    def screen(self) -> Screen:
+        """Room for wide layouts."""
+        return _WIDE
+
+    @property
+    def timed(self) -> bool:
+        """Sites are taken to stand still while nobody acts."""
+        return False
+
+    def reseed(self, page: Page, seed: int) -> None:
+        """Nothing: what a site draws for itself is not the task's."""
+
+    def teardown(self, page: Page, state: Mapping[str, Any]) -> None:
+        """Nothing: all of it is in the workspace."""

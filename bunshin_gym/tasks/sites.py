@@ -23,8 +23,7 @@ from typing import Any, Final
 
 from bunshin_gym.errors import ToolError, UsageError
 from bunshin_gym.paths import NETWORK_LOG, task_folder
-from bunshin_gym.surfaces.base import Screen
-from bunshin_gym.tasks.base import Message, Page, Setup, Verdict
+from bunshin_gym.tasks.base import Message, OnWebSites, Page, Setup, Verdict
 from bunshin_gym.tasks.miniwob_names import camel_case
 from bunshin_gym.tasks.script import Step, check_steps
 from bunshin_gym.tasks.verified import VerifiedJudge, verified_judge
@@ -46,7 +45,6 @@ __all__ = [
     "splits_of",
 ]
 
-_SCREEN: Final = Screen(width=1280, height=720)
 _PSQL: Final = "/usr/lib/postgresql/15/bin/psql"
 _PLACEHOLDER: Final = re.compile(r"\{\{(\w+)\}\}")
 _TEMPLATE_KEYS: Final = frozenset(
@@ -133,7 +131,7 @@ class Definition:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SiteTask:
+class SiteTask(OnWebSites):
     """A task on one of our sites. Equal names are equal tasks.
 
     Attributes:
@@ -156,21 +154,6 @@ class SiteTask:
     def image(self) -> str:
         """The image with the site in it."""
         return self.site.name
-
-    @property
-    def surface(self) -> str:
-        """The browser."""
-        return "browser"
-
-    @property
-    def screen(self) -> Screen:
-        """Room for the site's wide layout."""
-        return _SCREEN
-
-    @property
-    def timed(self) -> bool:
-        """Nothing changes by the clock."""
-        return False
 
     def prepare(self, page: Page) -> None:
         """Signs in and opens the first page.
@@ -207,12 +190,6 @@ class SiteTask:
         reasons = [*judgement.reasons, *self._unmet(page)]
         reward = float(judgement.score == 1.0 and not reasons)
         return Verdict(reward=reward, done=True, info={"judgement": judgement.status, "reasons": reasons})
-
-    def reseed(self, page: Page, seed: int) -> None:
-        """Nothing: no page of the site draws random numbers that matter."""
-
-    def teardown(self, page: Page, state: Mapping[str, Any]) -> None:
-        """Nothing: all of it is in the workspace."""
 
     def solution(self) -> list[Step]:
         """The scripted solution, with addresses filled in."""

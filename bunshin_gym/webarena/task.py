@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from bunshin_gym.errors import ToolError, UsageError
-from bunshin_gym.surfaces.base import Screen
-from bunshin_gym.tasks.base import Message, Page, Setup, Verdict
+from bunshin_gym.tasks.base import Message, OnWebSites, Page, Setup, Verdict
 from bunshin_gym.tasks.sites import fill_addresses, forget_network, network_entries, response_format
 from bunshin_gym.tasks.verified import verified_judge
 from bunshin_gym.webarena.data import WebArenaDefinition
@@ -20,7 +19,6 @@ from bunshin_gym.webarena.site import SIGN_IN, SignIn, SiteImage, site_root
 
 __all__ = ["WebArenaTask"]
 
-_SCREEN: Final = Screen(width=1280, height=720)
 _NOT_ACHIEVABLE: Final = "N/A"
 _GAVE_UP: Final = "infeasible"
 _LOOKS: Final = 6
@@ -40,7 +38,7 @@ _SIGN_IN_SCRIPT: Final = """async ([values]) => {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WebArenaTask:
+class WebArenaTask(OnWebSites):
     """One task of either file. Tasks of one number on sites that are set up alike are equal.
 
     Attributes:
@@ -66,21 +64,6 @@ class WebArenaTask:
         refusals = self.definition.refusals(sites=frozenset(self.sites), judge=self.judge is not None)
         if refusals:
             raise UsageError(f"{self.id} is refused: {'; '.join(refusals)}")
-
-    @property
-    def surface(self) -> str:
-        """The browser."""
-        return "browser"
-
-    @property
-    def screen(self) -> Screen:
-        """The benchmark's."""
-        return _SCREEN
-
-    @property
-    def timed(self) -> bool:
-        """Sites are taken to stand still while nobody acts."""
-        return False
 
     @property
     def urls(self) -> dict[str, str]:
@@ -130,12 +113,6 @@ class WebArenaTask:
         for score in scores.values():
             reward *= score
         return Verdict(reward=reward, done=True, info={"scores": scores})
-
-    def reseed(self, page: Page, seed: int) -> None:
-        """Nothing: the sites draw for themselves."""
-
-    def teardown(self, page: Page, state: Mapping[str, Any]) -> None:
-        """Nothing: all of it is in the workspace."""
 
     # ---- the original's checks
 
