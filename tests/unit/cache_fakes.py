@@ -132,6 +132,10 @@ class Rig:
         self.tree.close(persist=False)
 
 
+MakeRig = Callable[..., Rig]
+"""Makes a rig out of a rig's options, in a directory of the test's unless it is given one."""
+
+
 def solution(seed: int = 3) -> tuple[ToolCall, ...]:
     with FakeWorkspace(seed=seed) as world:
         return world.solution()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cache_fakes import MakeRig, Rig
 from fake_guest import FakeMachine, FakeTask
 
 from bunshin_gym.bases import BasePool
@@ -34,6 +35,25 @@ def pool(machine: FakeMachine) -> Iterator[BasePool]:
 def tree(tmp_path: Path) -> Iterator[SnapshotTree]:
     with SnapshotTree(tmp_path / "tree") as tree:
         yield tree
+
+
+@pytest.fixture
+def make_rig(tmp_path: Path) -> Iterator[MakeRig]:
+    made: list[Rig] = []
+
+    def make(directory: Path = tmp_path, **options: Any) -> Rig:
+        made.append(Rig(directory, **options))
+        return made[-1]
+
+    yield make
+    for rig in made:
+        rig.close()
+        assert rig.host.open == 0, "workspaces were left open"
+
+
+@pytest.fixture
+def rig(make_rig: MakeRig) -> Rig:
+    return make_rig()
 
 
 @pytest.fixture
