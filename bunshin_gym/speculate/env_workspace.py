@@ -17,7 +17,7 @@ from bunshin_gym.cache.keys import canonical_json
 from bunshin_gym.errors import UsageError
 from bunshin_gym.types import ToolCall, ToolEffect, ToolResult
 
-__all__ = ["EnvSnapshotHandle", "EnvWorkspace", "call_of", "effects_of", "find_forkable", "parser_of"]
+__all__ = ["EnvSnapshotHandle", "EnvWorkspace", "call_of", "effects_of", "find_forkable", "parser_of", "put_in_place"]
 
 _VERBATIM: Final = ""
 """Name of the call that stands for an action which is not one tool call; `action` is its argument."""
@@ -136,6 +136,14 @@ def find_forkable(env: AnyEnv) -> tuple[gymnasium.Wrapper[Any, Any, Any, Any] | 
             raise UsageError(f"{env} cannot be forked: neither {inner} nor a wrapper of it has fork()")
         outer, inner = inner, inner.env
     return outer, inner
+
+
+def put_in_place(env: AnyEnv, outer: gymnasium.Wrapper[Any, Any, Any, Any] | None, inner: AnyEnv) -> AnyEnv:
+    """The env with another one in the place of that which `find_forkable` found in it, below `outer`."""
+    if outer is None:
+        return inner
+    outer.env = inner
+    return env
 
 
 def parser_of(env: AnyEnv) -> Callable[[Any], tuple[ToolCall, ...]]:

@@ -18,6 +18,7 @@ from bunshin_gym.speculate.env_workspace import (
     effects_of,
     find_forkable,
     parser_of,
+    put_in_place,
 )
 from bunshin_gym.speculate.governor import Governor, default_governor
 from bunshin_gym.speculate.protocols import Predictor
@@ -161,11 +162,7 @@ class SpeculativeStep(gymnasium.Wrapper[Any, Any, Any, Any]):
         outer, inner = find_forkable(env)
         self._totals = Stats()
         self._core = _Speculating(inner, predictor, governor=governor, effects=effects, task=task, totals=self._totals)
-        if outer is None:
-            env = self._core
-        else:
-            outer.env = self._core
-        super().__init__(env)
+        super().__init__(put_in_place(env, outer, self._core))
 
     @property
     def stats(self) -> Stats:

@@ -26,7 +26,7 @@ from bunshin_gym.cache.stamps import Stamps
 from bunshin_gym.cache.tiers import Budgets
 from bunshin_gym.cache.tree import SnapshotTree
 from bunshin_gym.errors import BunshinError, UsageError
-from bunshin_gym.speculate.env_workspace import call_of, effects_of, find_forkable, parser_of
+from bunshin_gym.speculate.env_workspace import call_of, effects_of, find_forkable, parser_of, put_in_place
 from bunshin_gym.types import ToolCall, ToolEffect, ToolResult
 from bunshin_gym.wrappers.cached_states import EnvState, HomeState, handle_of, offered
 
@@ -299,11 +299,7 @@ class ToolSequenceCache(gymnasium.Wrapper[Any, Any, Any, Any]):
             if self._owned is not None:
                 self._owned.close()
             raise
-        if outer is None:
-            env = self._core
-        else:
-            outer.env = self._core
-        super().__init__(env)
+        super().__init__(put_in_place(env, outer, self._core))
 
     @property
     def tree(self) -> SnapshotTree:
