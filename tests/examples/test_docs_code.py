@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import logging
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,6 @@ import gymnasium
 import pytest
 
 import bunshin_gym
-from bunshin_gym.events import LOGGER
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -22,16 +19,7 @@ ELSEWHERE = {"desktop.md", "sites.md"}
 """Pages whose blocks need an image that takes long to build, or a docker daemon that holds images of other people."""
 
 
-@pytest.fixture(autouse=True)
-def _logging_as_it_was() -> Iterator[None]:
-    loggers = [logging.getLogger("bunshin_gym"), LOGGER]
-    before = [(logger.level, list(logger.handlers)) for logger in loggers]
-    yield
-    for logger, (level, handlers) in zip(loggers, before, strict=True):
-        logger.setLevel(level)
-        logger.handlers = handlers
-
-
+@pytest.mark.usefixtures("logging_as_it_was")
 @pytest.mark.filterwarnings("ignore:::(?!bunshin_gym)")
 @pytest.mark.parametrize("path", [page for page in PAGES if page.name not in ELSEWHERE], ids=lambda path: path.name)
 def test_a_page(path: Path, tmp_path: Path) -> None:

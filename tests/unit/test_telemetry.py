@@ -7,7 +7,6 @@ import io
 import json
 import logging
 import socket
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -20,15 +19,7 @@ from bunshin_gym.envs import BunshinEnv
 from bunshin_gym.events import LOGGER
 from bunshin_gym.vector import BunshinVectorEnv
 
-
-@pytest.fixture(autouse=True)
-def _as_it_was() -> Iterator[None]:
-    loggers = [logging.getLogger("bunshin_gym"), LOGGER]
-    before = [(logger.level, list(logger.handlers)) for logger in loggers]
-    yield
-    for logger, (level, handlers) in zip(loggers, before, strict=True):
-        logger.setLevel(level)
-        logger.handlers = handlers
+pytestmark = pytest.mark.usefixtures("logging_as_it_was")
 
 
 def episode(pool: Any) -> None:
