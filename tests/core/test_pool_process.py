@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -141,3 +142,50 @@ def test_branch_killed_while_it_is_made_is_told_at_once(start: Start, engine: st
         assert told > 0
         with snapshot.branch() as branch:
             assert branch.exec(["echo", "alive"]).stdout == b"alive\n"
+
+
+# ---- pages that move --------------------------------------------------------------------
+
+MOVER = """
+import ctypes, mmap
+madvise = ctypes.CDLL(None, use_errno=True).madvise
+print("moving", flush=True)
+while True:
+    with mmap.mmap(-1, 8 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as block:
+        first = ctypes.c_char.from_buffer(block)
+        aligned = -(-ctypes.addressof(first) >> 21) << 21
+        ctypes.c_char.from_address(aligned).value = b"x"
+        for _ in range(1000):
+            assert madvise(ctypes.c_void_p(aligned), ctypes.c_size_t(2 << 20), 25) == 0, ctypes.get_errno()  # COLLAPSE
+            assert madvise(ctypes.c_void_p(aligned + 4096), ctypes.c_size_t(4096), 4) == 0  # DONTNEED: small ones again
+        del first
+"""
+
+
+def moved_pages() -> int:
+    lines = dict(line.split() for line in Path("/proc/vmstat").read_text().splitlines())
+    return int(lines["thp_collapse_alloc"]) + int(lines["pgmigrate_success"])
+
+
+def test_pages_that_move_all_the_time_hinder_no_snapshot(start: Start, rootfs: Path) -> None:
+    """Neighbours' pages do on a busy host: it cannot be told from the kernel's counters whose they were."""
+    link = start(argv=[guesthouse.build(rootfs, "heap")])
+    guesthouse.wait_ready(link)
+    ballast = "x=$(head -c 256000000 /dev/zero | tr '\\0' x); echo > /full; read y < /never"
+    link.exec(["sh", "-c", f"mkfifo /full /never; sh -c {shlex.quote(ballast)} > /dev/null & read z < /full"])
+    with subprocess.Popen([sys.executable, "-c", MOVER], stdout=subprocess.PIPE, text=True) as mover:
+        try:
+            assert mover.stdout is not None
+            assert mover.stdout.readline() == "moving\n"
+            for number in range(8):
+                before = moved_pages()
+                with link.snapshot(engine="pool") as snapshot:
+                    assert moved_pages() > before
+                    branch = snapshot.branch()
+                assert guesthouse.tell(link, "source") == "ok"
+                link.close()
+                link = branch
+                assert guesthouse.tell(link, f"link {number}") == "ok"
+        finally:
+            mover.kill()
+    link.close()

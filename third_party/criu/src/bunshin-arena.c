@@ -482,6 +482,7 @@ void bunshin_tasks_sweep(void)
 		xfree(task->segs.v);
 		xfree(task->next.v);
 		bunshin_ranges_free(&task->source);
+		bunshin_ranges_free(&task->same);
 		bunshin_task_forget_ahead(task);
 	}
 	bunshin_n_tasks = kept;

@@ -174,8 +174,11 @@ static int compare_range(struct walk *w, const struct bunshin_vma *vma, const st
 			return -1;
 		how = bunshin_sharing_of(theirs);
 		first = at + (same ? PAGE_SIZE : 0);
-		if (same && !w->ahead)
-			bunshin_fill_stats.shared_bytes += PAGE_SIZE;
+		if (!same || w->ahead)
+			continue;
+		bunshin_fill_stats.shared_bytes += PAGE_SIZE;
+		if (bunshin_ranges_add(&w->task->same, at, at + PAGE_SIZE))
+			return -1;
 	}
 	return first < end ? take(w, vma, seg, first, end, how) : 0;
 }
@@ -348,6 +351,7 @@ static int walk_task(struct walk *w, pid_t vpid, struct bunshin_vma *vmas, size_
 			return -1;
 	} else {
 		w->task->real = w->real;
+		w->task->same.n = 0;
 	}
 	if (walk_vmas(w, vmas, n) || bunshin_task_commit(w->task))
 		return -1;
@@ -483,6 +487,7 @@ static int sweep_task(struct bunshin_task *task, int pagemap)
 			drop_stale(&task->segs.v[i], &ours, &task->source);
 	bunshin_ranges_free(&ours);
 	bunshin_ranges_free(&task->source);
+	bunshin_ranges_free(&task->same);
 	return ret;
 }
 

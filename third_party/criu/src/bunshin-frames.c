@@ -21,8 +21,6 @@
 #undef LOG_PREFIX
 #define LOG_PREFIX "pool: "
 
-#define RECHECKS_MAX 20
-
 static uint64_t moves_seen;
 
 int bunshin_open_pagemap(pid_t pid)
@@ -80,31 +78,62 @@ static uint64_t frame_moves(void)
 	return sum;
 }
 
-/* A task's pages, the source's and ours. */
-struct pair {
+/* A task's pages: the source's, ours, and the source's once more. */
+struct looks {
 	struct bunshin_task *task;
-	struct bunshin_frames theirs, ours;
+	int theirs_fd, ours_fd;
+	uint64_t theirs[BUNSHIN_WINDOW], ours[BUNSHIN_WINDOW], again[BUNSHIN_WINDOW];
 };
 
-static int recheck_seg(struct pair *pair, const struct bunshin_seg *seg)
+static int read_entries(int fd, uint64_t addr, size_t n, uint64_t *ret_entries)
 {
-	const struct bunshin_ranges *source = &pair->task->source;
-	size_t i = bunshin_ranges_find(source, seg->start);
+	ssize_t size = n * sizeof(*ret_entries);
 
-	for (; i < source->n && source->v[i].start < seg->end; i++) {
-		uint64_t at = source->v[i].start < seg->start ? seg->start : source->v[i].start;
-		uint64_t end = source->v[i].end > seg->end ? seg->end : source->v[i].end;
+	if (pread(fd, ret_entries, size, addr / PAGE_SIZE * sizeof(*ret_entries)) == size)
+		return 0;
+	pr_perror("cannot read a pagemap");
+	return -1;
+}
 
-		for (; at < end; at += PAGE_SIZE) {
-			char *to = seg->addr + (at - seg->start);
-			uint64_t theirs, ours;
+/*
+ * A frame that the source's page has before and after it is seen as ours is the frame of both: the source stands still, so
+ * that its page would have to leave the frame to ours, ours to leave it again, and the source's to come back, between
+ * three reads. However much the kernel moves meanwhile, once is enough.
+ */
+static int recheck_pages(struct looks *looks, uint64_t at, char *to, size_t n)
+{
+	size_t i;
 
-			if (bunshin_frame_at(&pair->theirs, at, seg->end, &theirs) ||
-			    bunshin_frame_at(&pair->ours, (uint64_t)to, (uint64_t)seg->addr + (seg->end - seg->start), &ours))
+	if (read_entries(looks->theirs_fd, at, n, looks->theirs) ||
+	    read_entries(looks->ours_fd, (uint64_t)to, n, looks->ours) ||
+	    read_entries(looks->theirs_fd, at, n, looks->again))
+		return -1;
+	for (i = 0; i < n; i++) {
+		if (bunshin_same_frame(looks->theirs[i], looks->ours[i]) &&
+		    bunshin_same_frame(looks->theirs[i], looks->again[i]))
+			continue;
+		if (bunshin_copy_add(looks->task->real, at + i * PAGE_SIZE, to + i * PAGE_SIZE, PAGE_SIZE,
+				     bunshin_sharing_of(looks->again[i])))
+			return -1;
+	}
+	return 0;
+}
+
+static int recheck_seg(struct looks *looks, const struct bunshin_seg *seg)
+{
+	const struct bunshin_ranges *same = &looks->task->same;
+	size_t i = bunshin_ranges_find(same, seg->start);
+
+	for (; i < same->n && same->v[i].start < seg->end; i++) {
+		uint64_t at = max_t(uint64_t, same->v[i].start, seg->start);
+		uint64_t end = min_t(uint64_t, same->v[i].end, seg->end);
+
+		while (at < end) {
+			size_t n = min_t(uint64_t, (end - at) / PAGE_SIZE, BUNSHIN_WINDOW);
+
+			if (recheck_pages(looks, at, seg->addr + (at - seg->start), n))
 				return -1;
-			if (!bunshin_same_frame(theirs, ours) &&
-			    bunshin_copy_add(pair->task->real, at, to, PAGE_SIZE, bunshin_sharing_of(theirs)))
-				return -1;
+			at += n * PAGE_SIZE;
 		}
 	}
 	return 0;
@@ -112,23 +141,23 @@ static int recheck_seg(struct pair *pair, const struct bunshin_seg *seg)
 
 static int recheck_task(struct bunshin_task *task)
 {
-	struct pair *pair = xzalloc(sizeof(*pair));
+	struct looks *looks = xzalloc(sizeof(*looks));
 	size_t i;
 	int ret = -1;
 
-	if (!pair)
+	if (!looks)
 		return -1;
-	pair->task = task;
-	pair->theirs.fd = bunshin_open_pagemap(task->real);
-	pair->ours.fd = bunshin_open_pagemap(getpid());
-	if (pair->theirs.fd >= 0 && pair->ours.fd >= 0)
+	looks->task = task;
+	looks->theirs_fd = bunshin_open_pagemap(task->real);
+	looks->ours_fd = bunshin_open_pagemap(getpid());
+	if (looks->theirs_fd >= 0 && looks->ours_fd >= 0)
 		for (ret = 0, i = 0; i < task->segs.n && !ret; i++)
-			ret = recheck_seg(pair, &task->segs.v[i]);
-	if (pair->theirs.fd >= 0)
-		close(pair->theirs.fd);
-	if (pair->ours.fd >= 0)
-		close(pair->ours.fd);
-	xfree(pair);
+			ret = recheck_seg(looks, &task->segs.v[i]);
+	if (looks->theirs_fd >= 0)
+		close(looks->theirs_fd);
+	if (looks->ours_fd >= 0)
+		close(looks->ours_fd);
+	xfree(looks);
 	return ret;
 }
 
@@ -177,23 +206,13 @@ uint64_t bunshin_known_at(struct bunshin_known *known, uint64_t addr)
 
 int bunshin_fill_recheck(void)
 {
-	int tries;
 	size_t i;
 
-	if (!bunshin_fill_inherited)
+	if (!bunshin_fill_inherited || frame_moves() == moves_seen)
 		return 0;
-	for (tries = 0; frame_moves() != moves_seen; tries++) {
-		if (tries == RECHECKS_MAX) {
-			pr_err("pages move faster than they can be compared\n");
+	pr_warn("pages were moved to other frames meanwhile: comparing again\n");
+	for (i = 0; i < bunshin_n_tasks; i++)
+		if (bunshin_tasks[i].real && recheck_task(&bunshin_tasks[i]))
 			return -1;
-		}
-		pr_warn("pages were moved to other frames meanwhile: comparing again\n");
-		moves_seen = frame_moves();
-		for (i = 0; i < bunshin_n_tasks; i++)
-			if (bunshin_tasks[i].real && recheck_task(&bunshin_tasks[i]))
-				return -1;
-		if (bunshin_copy_wait())
-			return -1;
-	}
-	return 0;
+	return bunshin_copy_wait();
 }

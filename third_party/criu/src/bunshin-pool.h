@@ -147,6 +147,7 @@ struct bunshin_task {
 	uint64_t dense, dense_room; /* used and size of the part for dense segments, at the beginning */
 	struct bunshin_segs segs, next; /* as it is; as it becomes */
 	struct bunshin_ranges source; /* private pages of the source, until the sweep */
+	struct bunshin_ranges same;   /* those of them that were not copied, since they are ours as well */
 	struct bunshin_ranges sealed; /* ahead: mappings that cannot have any, each an entry */
 	struct bunshin_known known;   /* ahead */
 	bool inherited; /* restore: in this process's address space */
