@@ -73,6 +73,7 @@ class LiveWorkspace:
         self._pace: Pace | None = None
         self._failure: BaseException | None = None
         self._unclaimed = False  # made ahead, and not used yet
+        self._ahead_ns = 0  # not yet told in `spent`: the step that settles it tells
 
     def boot(self) -> tuple[ToolResult, int]:
         """Makes a workspace at the start; returns what it showed, and how long that took in ns."""
@@ -176,7 +177,7 @@ class LiveWorkspace:
             _log.info("no workspace ahead of its need at node %s: %s", node.digest.hex(), error)
         finally:
             self._tree.spare_cores.release()
-            self.spent.ahead_ns += spent.replayed_ns
+            self._ahead_ns += spent.replayed_ns
 
     def consider(self) -> None:
         """Takes a snapshot here if it is expected to save more than it costs, and time may be spent on it.
@@ -263,6 +264,8 @@ class LiveWorkspace:
         if thread is None:
             return
         thread.join()
+        ahead_ns, self._ahead_ns = self._ahead_ns, 0
+        self.spent.ahead_ns += ahead_ns
         if pace is None:
             self._waited(begun_ns)
         else:
