@@ -58,7 +58,8 @@ class Snapshot(Handle[NativeSnapshot]):
         """Makes a workspace in this state; several threads may at once.
 
         Args:
-            cpu_weight, io_weight: as `Workspace.weigh`; they hold for the making too.
+            cpu_weight: as for `Workspace.weigh`; it holds for the making too.
+            io_weight: likewise.
 
         Raises:
             EngineError: it cannot be made; nothing is left of it.

@@ -105,7 +105,8 @@ class Workspace(Handle[NativeWorkspace]):
             argv: main command; default: the image's.
             env: added to the image's environment.
             screen: width and height of its desktop, in pixels.
-            memory_max_bytes, pids_max: limits; None for none.
+            memory_max_bytes: limit; None for none.
+            pids_max: likewise, of processes and threads.
             cpu_weight: share of the processor, 1 to 10000, 100 is normal.
             shm_bytes: size of its /dev/shm; default 1 GiB.
             hostname: the same in every branch.
@@ -194,7 +195,8 @@ class Workspace(Handle[NativeWorkspace]):
             cwd: its working directory; default "/".
             input: bytes for its standard input.
             output_max_bytes: of each output stream; more is read and dropped.
-            uid, gid: user and group to run as.
+            uid: user to run as.
+            gid: and group.
 
         Raises:
             CallTimeout: it took too long and was killed.
