@@ -19,6 +19,7 @@
  *   bunshin-record.c  the dump, in a child of the pool, and what it tells the pool
  *   bunshin-shm.c     shared memory
  *   bunshin-branch.c  the restore, in a child of the pool
+ *   bunshin-seize.c   its end, when all threads are traced
  *   bunshin-durable.c the pool as a directory of images, and back
  *
  * Functions return 0 or -1 and have logged why, as CRIU's do.
@@ -73,6 +74,10 @@ void bunshin_children_made(void);
 int bunshin_map_task(struct pstree_item *item);
 /* Restore: writes down for the restorer what it shall move where. */
 int bunshin_prepare_moves(struct task_restore_args *args);
+/* Restore: begins to trace a thread; false: not done, CRIU shall do it its own way. */
+bool bunshin_seize(struct pstree_item *item, int thread);
+/* Restore: interrupts all threads; false likewise. */
+bool bunshin_interrupt_all(void);
 int bunshin_restore_tmpfs(int archive_fd, const char *mountpoint);
 int bunshin_restore_shmem(void *addr, unsigned long size, unsigned long shmid);
 

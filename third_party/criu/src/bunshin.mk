@@ -17,6 +17,7 @@ obj-y			+= bunshin-record.o
 obj-y			+= bunshin-restart.o
 obj-y			+= bunshin-rlimit.o
 obj-y			+= bunshin-scan.o
+obj-y			+= bunshin-seize.o
 obj-y			+= bunshin-shm.o
 obj-y			+= bunshin-scout.o
 obj-y			+= bunshin-smaps.o
