@@ -8,11 +8,23 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Between fork and exec: no allocation, no stdio. These few helpers stand in for snprintf. */
+#include "base/cleanup.h"
+
+/* No longer than the kernel takes; the descriptors that it names are its own. */
 struct line {
 	char text[4096];
 	size_t len;
+	int fds[256];
+	size_t n_fds;
 };
+
+static void line_release(struct line *line)
+{
+	while (line->n_fds)
+		close(line->fds[--line->n_fds]);
+}
+
+#define auto_line __attribute__((cleanup(line_release)))
 
 static int line_add(struct line *line, const char *text)
 {
@@ -25,26 +37,33 @@ static int line_add(struct line *line, const char *text)
 	return 0;
 }
 
-static int line_add_fd_path(struct line *line, int fd)
+static int line_add_number(struct line *line, int number)
 {
 	char digits[12];
 	size_t at = sizeof(digits) - 1;
 
 	digits[at] = '\0';
 	do {
-		digits[--at] = (char)('0' + fd % 10);
-		fd /= 10;
-	} while (fd);
-	if (line_add(line, "/proc/self/fd/") < 0)
-		return -E2BIG;
+		digits[--at] = (char)('0' + number % 10);
+		number /= 10;
+	} while (number);
 	return line_add(line, digits + at);
 }
 
-static int open_path(const char *path)
+/* Opens it. */
+static int line_add_path(struct line *line, const char *path)
 {
-	int fd = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	int fd;
 
-	return fd < 0 ? -errno : fd;
+	if (line->n_fds == sizeof(line->fds) / sizeof(line->fds[0]))
+		return -E2BIG;
+	fd = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	line->fds[line->n_fds++] = fd;
+	if (line_add(line, "/proc/self/fd/") < 0)
+		return -E2BIG;
+	return line_add_number(line, fd);
 }
 
 /*
@@ -53,16 +72,12 @@ static int open_path(const char *path)
  */
 static int config_path(int fs, const char *key, const char *path)
 {
-	struct line line = {.len = 0};
-	int fd = open_path(path), rc = 0;
+	auto_line struct line line = {.len = 0};
+	int rc = line_add_path(&line, path);
 
-	if (fd < 0)
-		return fd;
-	line_add_fd_path(&line, fd);
-	if (syscall(SYS_fsconfig, fs, FSCONFIG_SET_STRING, key, line.text, 0) < 0)
-		rc = -errno;
-	close(fd);
-	return rc;
+	if (rc < 0)
+		return rc;
+	return syscall(SYS_fsconfig, fs, FSCONFIG_SET_STRING, key, line.text, 0) < 0 ? -errno : 0;
 }
 
 static int config_all(int fs, const struct bsh_overlay *overlay, const char **ret_what)
@@ -96,7 +111,8 @@ static int config_all(int fs, const struct bsh_overlay *overlay, const char **re
 
 static int mount_by_fsconfig(const struct bsh_overlay *overlay, const char **ret_what)
 {
-	int fs = (int)syscall(SYS_fsopen, "overlay", FSOPEN_CLOEXEC), mnt, rc;
+	auto_close int fs = (int)syscall(SYS_fsopen, "overlay", FSOPEN_CLOEXEC), mnt = -1;
+	int rc;
 
 	*ret_what = "open the overlay file system";
 	if (fs < 0)
@@ -110,40 +126,42 @@ static int mount_by_fsconfig(const struct bsh_overlay *overlay, const char **ret
 	mnt = (int)syscall(SYS_fsmount, fs, FSMOUNT_CLOEXEC, 0);
 	if (mnt < 0)
 		return -errno;
-	rc = syscall(SYS_move_mount, mnt, "", AT_FDCWD, overlay->root, MOVE_MOUNT_F_EMPTY_PATH) < 0 ? -errno : 0;
-	close(mnt);
-	close(fs);
-	return rc;
+	return syscall(SYS_move_mount, mnt, "", AT_FDCWD, overlay->root, MOVE_MOUNT_F_EMPTY_PATH) < 0 ? -errno : 0;
 }
 
 /* Paths by descriptor keep the one page of options short: 200 layers fit, and no character needs escaping. */
-static int mount_by_options(const struct bsh_overlay *overlay, const char **ret_what)
+static int add_options(struct line *line, const struct bsh_overlay *overlay, const char **ret_what)
 {
 	const char *key = "lowerdir=";
-	struct line line = {.len = 0};
-	int fd, rc = 0;
+	int rc;
 
 	for (const char *const *layer = overlay->layers; *layer; layer++, key = ":") {
 		*ret_what = *layer;
-		fd = open_path(*layer);
-		if (fd < 0)
-			return fd;
-		rc |= line_add(&line, key) | line_add_fd_path(&line, fd);
+		rc = line_add(line, key);
+		rc = rc < 0 ? rc : line_add_path(line, *layer);
+		if (rc < 0)
+			return rc;
 	}
 	*ret_what = overlay->upper;
-	fd = open_path(overlay->upper);
-	if (fd < 0)
-		return fd;
-	rc |= line_add(&line, ",upperdir=") | line_add_fd_path(&line, fd);
-	*ret_what = overlay->work;
-	fd = open_path(overlay->work);
-	if (fd < 0)
-		return fd;
-	rc |= line_add(&line, ",workdir=") | line_add_fd_path(&line, fd);
-	rc |= line_add(&line, ",index=on,nfs_export=on,volatile");
-	*ret_what = "stack the layers: too many for this kernel (Linux 6.5 takes more)";
+	rc = line_add(line, ",upperdir=");
+	rc = rc < 0 ? rc : line_add_path(line, overlay->upper);
 	if (rc < 0)
-		return -E2BIG;
+		return rc;
+	*ret_what = overlay->work;
+	rc = line_add(line, ",workdir=");
+	rc = rc < 0 ? rc : line_add_path(line, overlay->work);
+	return rc < 0 ? rc : line_add(line, ",index=on,nfs_export=on,volatile");
+}
+
+static int mount_by_options(const struct bsh_overlay *overlay, const char **ret_what)
+{
+	auto_line struct line line = {.len = 0};
+	int rc = add_options(&line, overlay, ret_what);
+
+	if (rc == -E2BIG)
+		*ret_what = "stack the layers: too many for this kernel (Linux 6.5 takes more)";
+	if (rc < 0)
+		return rc;
 	*ret_what = "mount the overlay (do the layers exist, does the file system keep extended attributes?)";
 	return mount("bunshin", overlay->root, "overlay", 0, line.text) < 0 ? -errno : 0;
 }

@@ -10,8 +10,5 @@ struct bsh_overlay {
 	int lowerdir_add; /* the kernel knows "lowerdir+" */
 };
 
-/*
- * Mounts it in the current mount namespace; for a child between fork and exec: only system
- * calls and memory of the stack. Returns 0 or -errno, with the failed step in *ret_what.
- */
+/* Mounts it in the calling thread's mount namespace. Returns 0 or -errno, with the failed step in *ret_what. */
 int bsh_overlay_mount(const struct bsh_overlay *overlay, const char **ret_what);

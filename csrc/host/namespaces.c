@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/if.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -17,7 +18,6 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "host/mounts.h"
-#include "host/spawn.h"
 
 int bsh_loopback_up(void)
 {
@@ -68,57 +68,80 @@ static int unshare_network(void)
 	return unshare(CLONE_NEWNET) < 0 ? -errno : 0;
 }
 
-static void make_in_child(void *context, int report_fd)
-{
-	const char *what = NULL;
+/* The place in the making: by a thread, so that nothing of this program's memory needs to be copied for it. */
+struct making {
+	const struct bsh_overlay *overlay;
+	const char *what; /* is being done, or failed */
 	int rc;
+	int mntns_fd, netns_fd;
+};
 
-	bsh_close_others(&report_fd, 1);
-	if (unshare(CLONE_NEWNS) < 0)
-		bsh_report_exit(report_fd, errno, "make a mount namespace");
-	rc = unshare_network();
-	if (rc < 0)
-		bsh_report_exit(report_fd, -rc, "make a network namespace");
-	if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0)
-		bsh_report_exit(report_fd, errno, "make mounts private");
-	rc = bsh_overlay_mount(context, &what);
-	if (rc < 0)
-		bsh_report_exit(report_fd, -rc, what);
-	rc = bsh_loopback_up();
-	if (rc < 0)
-		bsh_report_exit(report_fd, -rc, "bring loopback up");
-	bsh_report_done(report_fd, 0);
-	/* Holds the namespaces until the parent has opened them and kills it. */
-	for (;;)
-		pause();
+static int open_own(const char *path, int *ret_fd)
+{
+	*ret_fd = open(path, O_RDONLY | O_CLOEXEC);
+	return *ret_fd < 0 ? -errno : 0;
 }
 
-static int open_both(pid_t pid, int *ret_mntns_fd, int *ret_netns_fd, struct bsh_error *err)
+static int make_steps(struct making *m)
 {
-	auto_close int mntns = -1;
-	int rc = bsh_namespace_open(pid, "mnt", &mntns, err);
+	int rc;
 
-	if (rc == 0)
-		rc = bsh_namespace_open(pid, "net", ret_netns_fd, err);
-	if (rc == 0)
-		*ret_mntns_fd = bsh_take_fd(&mntns);
-	return rc;
+	m->what = "make a mount namespace";
+	if (unshare(CLONE_NEWNS) < 0)
+		return -errno;
+	m->what = "make a network namespace";
+	rc = unshare_network();
+	if (rc < 0)
+		return rc;
+	m->what = "make mounts private";
+	if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0)
+		return -errno;
+	rc = bsh_overlay_mount(m->overlay, &m->what);
+	if (rc < 0)
+		return rc;
+	m->what = "bring loopback up";
+	rc = bsh_loopback_up();
+	if (rc < 0)
+		return rc;
+	m->what = "open the new namespaces";
+	rc = open_own("/proc/thread-self/ns/mnt", &m->mntns_fd);
+	return rc < 0 ? rc : open_own("/proc/thread-self/ns/net", &m->netns_fd);
+}
+
+static void *make_thread(void *context)
+{
+	struct making *m = context;
+
+	m->rc = make_steps(m);
+	return NULL;
+}
+
+/* The caller's signals are not for the thread that is elsewhere. */
+static int run_thread(struct making *m)
+{
+	sigset_t all, before;
+	pthread_t thread;
+	int code;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	code = pthread_create(&thread, NULL, make_thread, m);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	return code ? -code : -pthread_join(thread, NULL);
 }
 
 int bsh_namespaces_make(const struct bsh_overlay *overlay, int *ret_mntns_fd, int *ret_netns_fd, struct bsh_error *err)
 {
-	auto_close int pidfd = -1, report = -1;
-	struct bsh_overlay copy = *overlay;
-	int status, rc;
-	pid_t pid;
+	struct making m = {.overlay = overlay, .mntns_fd = -1, .netns_fd = -1};
+	auto_close int mntns = -1;
+	int rc = run_thread(&m);
 
-	rc = bsh_spawn(make_in_child, &copy, 0, &pid, &pidfd, &report, err);
 	if (rc < 0)
-		return rc;
-	rc = bsh_report_read(report, pidfd, NULL, err);
-	if (rc == 0)
-		rc = open_both(pid, ret_mntns_fd, ret_netns_fd, err);
-	bsh_pidfd_kill(pidfd, SIGKILL);
-	bsh_wait_pidfd(pidfd, -1, &status);
-	return rc;
+		return bsh_fail(err, -rc, "start a thread");
+	mntns = m.mntns_fd;
+	if (m.rc < 0)
+		return bsh_fail(err, -m.rc, "%s", m.what);
+	*ret_mntns_fd = bsh_take_fd(&mntns);
+	*ret_netns_fd = m.netns_fd;
+	return 0;
 }
