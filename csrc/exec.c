@@ -8,8 +8,10 @@
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -34,6 +36,7 @@ struct entry {
 	const struct bsh_workspace *ws;
 	int command_procs_fd;  /* of the command's own cgroup, in the tracker's place */
 	int command_report_fd; /* the command's own: its word must not be taken for the one that tells its pid */
+	int go_fd;	       /* counts once the command may go */
 	int std_fds[3];
 	char **programs; /* where to look for it, in turn */
 	char *const *argv;
@@ -61,9 +64,12 @@ static _Noreturn void run_program(const struct entry *entry, int report_fd)
 /* In the grandchild: inside all namespaces, a child of the calling program. */
 static _Noreturn void command_main(const struct entry *entry, int report_fd)
 {
+	uint64_t go;
 	int rc;
 
 	prctl(PR_SET_DUMPABLE, 0);
+	if (read(entry->go_fd, &go, sizeof(go)) != sizeof(go))
+		bsh_report_exit(report_fd, errno, "wait to be let go");
 	for (int fd = 0; fd < 3; fd++)
 		if (dup2(entry->std_fds[fd], fd) < 0)
 			bsh_report_exit(report_fd, errno, "set the standard streams");
@@ -180,14 +186,31 @@ static void end_command(const struct running *running, pid_t pid)
 		;
 }
 
+/*
+ * Where a program ignores SIGCHLD, or others reap its children, a command that has ended is gone: it starts no sooner
+ * than it can be followed.
+ */
+static int follow_command(const struct entry *entry, struct running *running, pid_t pid, struct bsh_error *err)
+{
+	const uint64_t go = 1;
+	int rc = bsh_pidfd_open(pid, &running->pidfd, err);
+
+	if (rc == 0 && write(entry->go_fd, &go, sizeof(go)) != sizeof(go))
+		rc = bsh_fail(err, errno, "let the command go");
+	if (rc < 0)
+		end_command(running, pid);
+	return rc;
+}
+
 static int join(struct entry *entry, struct running *running, struct bsh_error *err)
 {
-	auto_close int pidfd = -1, report_fd = -1;
-	int status, command_pid, report[2], rc = bsh_make_pipe(report);
+	auto_close int pidfd = -1, report_fd = -1, go_fd = eventfd(0, EFD_CLOEXEC);
+	int status, command_pid, report[2], rc = go_fd < 0 ? -errno : bsh_make_pipe(report);
 	pid_t pid;
 
 	if (rc < 0)
-		return bsh_fail(err, -rc, "make a pipe");
+		return bsh_fail(err, -rc, "make what a command is started by");
+	entry->go_fd = go_fd;
 	running->report_fd = report[0];
 	entry->command_report_fd = report[1];
 	rc = bsh_spawn(join_main, entry, 0, &pid, &pidfd, &report_fd, err);
@@ -195,12 +218,8 @@ static int join(struct entry *entry, struct running *running, struct bsh_error *
 	if (rc < 0)
 		return rc;
 	rc = bsh_report_read(report_fd, pidfd, &command_pid, err);
-	/* Our child by now, or dead and not reaped: the number cannot mean another process. */
-	if (rc == 0) {
-		rc = bsh_pidfd_open(command_pid, &running->pidfd, err);
-		if (rc < 0)
-			end_command(running, command_pid);
-	}
+	if (rc == 0)
+		rc = follow_command(entry, running, command_pid, err);
 	bsh_wait_pidfd(pidfd, -1, &status);
 	return rc;
 }
