@@ -107,6 +107,15 @@ def show(release: str, rows: list[dict[str, float]], frozen: dict[tuple[str, int
         print(f"of the part that memory adds: {max(memory['kmod'], 0) / memory['pool']:.2f}")
 
 
+def flat(rows: list[dict[str, float]], frozen: dict[tuple[str, int], float]) -> dict[str, float]:
+    """Both tables by name, with the ratio that counts."""
+    found = {f"{name}_{row['mib']:.0f}_mib": row[name] for row in rows for name in ("cow_us", "fork_us", "copy_us")}
+    found |= {f"frozen_{engine}_us_{mib}_mib": value for (engine, mib), value in frozen.items()}
+    if frozen:
+        found["frozen_ratio"] = frozen["kmod", LARGE_MIB] / frozen["pool", LARGE_MIB]
+    return found
+
+
 def script(rounds: int, options: str) -> str:
     """Sizes take turns, so that what else the machine does falls on both engines alike."""
     turn = "\n".join(
@@ -131,8 +140,7 @@ def main() -> None:
     rows, frozen = primitives(output), frozen_us(output)
     show(kernel.release, rows, frozen)
     if arguments.json:
-        flat = {f"{engine}_{mib}_mib_us": value for (engine, mib), value in frozen.items()}
-        arguments.json.write_text(json.dumps({"kernel": kernel.release, "primitives": rows, "frozen": flat}, indent=1))
+        arguments.json.write_text(json.dumps({"kernel": kernel.release, **flat(rows, frozen)}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -75,6 +75,25 @@ class ModuleBuild:
         return Path(shutil.copy2(self._folder / "kmod/bunshin.ko", self._folder / f"{name}.ko"))
 
 
+def dkms_trouble(kernel: Kernel, folder: Path) -> str:
+    """What DKMS says when it does not build the module for a kernel; nothing if it does. All in trees of our own."""
+    shutil.rmtree(folder, ignore_errors=True)
+    trees = ["--dkmstree", str(folder / "built"), "--sourcetree", str(folder / "source")]
+    (folder / "built").mkdir(parents=True)
+    version = re.search(r'PACKAGE_VERSION="(.+)"', (KMOD / "dkms.conf").read_text())
+    if version is None:
+        raise SystemExit("kmod: dkms.conf has no PACKAGE_VERSION")
+    module = f"bunshin/{version[1]}"
+    ignored = shutil.ignore_patterns("*.o", "*.ko", "*.mod*", ".*.cmd")
+    shutil.copytree(KMOD, folder / "source" / module.replace("/", "-"), ignore=ignored)
+    headers = ["--kernelsourcedir", str(kernel.headers), "--config", str(kernel.headers / ".config")]
+    for command in (["add", module, *trees], ["build", module, "-k", kernel.release, *headers, *trees]):
+        done = subprocess.run(["nice", "dkms", *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if done.returncode:
+            return done.stdout
+    return "" if list((folder / "built").rglob("bunshin.ko*")) else "it built nothing"
+
+
 def guest_tests(folder: Path) -> Path:
     """Compiles the C tests into one static program."""
     folder.mkdir(parents=True, exist_ok=True)
