@@ -201,6 +201,7 @@ class Browser:
             found = await self.context.new_cdp_session(page)
             # Told before an action's own end that a window will come; the window itself comes later.
             found.on("Page.windowOpen", lambda _: self.traffic.expect_page())
+            self.traffic.watch(page, found)
             await found.send("Page.enable")
             self._sessions[page] = found
         return found

@@ -2,7 +2,7 @@
 """Waits until a desktop has done what an action set off: until no thread wants to run any more, within bounds.
 
 A thread that waits for the processor counts as well as one that has it, and the main bound is on the processor time
-that the desktop takes, not on the clock's: a busy machine makes the wait longer, never the picture older.
+that the threads take, not on the clock's: a busy machine makes the wait longer, never the picture older.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 
-__all__ = ["Watch", "settle"]
+__all__ = ["Watch", "settle", "threads_of"]
 
 _LOOK_S = 0.006
 _LOOKS = 3
@@ -28,9 +29,15 @@ class _Look:
 
 
 class Watch:
-    """One wait: look again and again, a few milliseconds apart, until it is `over`."""
+    """One wait: look again and again, a few milliseconds apart, until it is `over`.
 
-    def __init__(self, longest_cpu_s: float) -> None:
+    Args:
+        longest_cpu_s: the main bound.
+        threads: folders in /proc of those to look at; all of other processes if None.
+    """
+
+    def __init__(self, longest_cpu_s: float, threads: Collection[str] | None = None) -> None:
+        self._threads = threads
         self._ticks_max = longest_cpu_s * _TICKS_PER_S
         self._end = time.monotonic() + longest_cpu_s * _WALL_PER_CPU
         self._first: _Look | None = None
@@ -40,23 +47,51 @@ class Watch:
 
     def over(self) -> bool:
         """Looks; whether nothing has run for a few looks in a row, or a bound was reached."""
-        look = _look()
+        look = _look_at_all() if self._threads is None else _look_at(self._threads)
         self._first = self._first or look
         self._quiet = 0 if look.runs else self._quiet + 1
         self.settled = self._quiet >= _LOOKS
         return self.settled or look.ticks - self._first.ticks > self._ticks_max or time.monotonic() > self._end
 
 
-async def settle(longest_cpu_s: float) -> bool:
-    """Returns when the desktop has come to rest; False when a bound was reached first."""
-    watch = Watch(longest_cpu_s)
+async def settle(longest_cpu_s: float, threads: Collection[str] | None = None) -> bool:
+    """Returns when the desktop, or these threads, have come to rest; False when a bound was reached first."""
+    watch = Watch(longest_cpu_s, threads)
     await asyncio.sleep(watch.pause_s)
     while not watch.over():
         await asyncio.sleep(watch.pause_s)
     return watch.settled
 
 
-def _look() -> _Look:
+def threads_of(program: bytes, names: Collection[bytes] = ()) -> list[str]:
+    """Folders in /proc of the threads, of all or of these names, of processes in whose command line this is."""
+    found = []
+    for entry in os.scandir("/proc"):
+        if not entry.name.isdigit():
+            continue
+        try:
+            if program not in _beginning(f"{entry.path}/cmdline"):
+                continue
+            threads = [task.path for task in os.scandir(f"{entry.path}/task")]
+            found += [path for path in threads if not names or _beginning(f"{path}/comm").rstrip() in names]
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has just ended
+    return found
+
+
+def _look_at(threads: Collection[str]) -> _Look:
+    """As for all, of some threads."""
+    runs, ticks = False, 0
+    for path in threads:
+        try:
+            running, used = _read(f"{path}/stat")
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has just ended
+        runs, ticks = runs or running, ticks + used
+    return _Look(runs, ticks)
+
+
+def _look_at_all() -> _Look:
     """Whether any thread of another process runs, or waits for the processor or the disk; and what all have used."""
     own = os.getpid()
     runs, ticks = False, 0
@@ -71,10 +106,14 @@ def _look() -> _Look:
     return _Look(runs, ticks)
 
 
+def _beginning(path: str) -> bytes:
+    with open(path, "rb", buffering=0) as file:
+        return file.read(512)
+
+
 def _read(path: str) -> tuple[bool, int]:
     """Of a task: whether it runs, and the processor time it has used."""
-    with open(path, "rb", buffering=0) as file:
-        line = file.read(512)
+    line = _beginning(path)
     # The name, in brackets, may hold anything; the state follows its end.
     fields = line[line.rfind(b")") + 2 :].split()
     return fields[0][0] in _RUNNING, int(fields[11]) + int(fields[12])

@@ -8,38 +8,92 @@ in a branch.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from playwright.async_api import Error as PlaywrightError
 
+from . import quiet
+
 if TYPE_CHECKING:
-    from playwright.async_api import BrowserContext, Page, Request
+    from playwright.async_api import BrowserContext, CDPSession, Page, Request
 
-__all__ = ["Traffic", "next_frame", "settle"]
+__all__ = ["Traffic", "drawn", "settle"]
 
+# What is scheduled for the next frame has run, the frame has been handed over to be drawn, what it set off has begun,
+# and transitions that end soon have ended.
 # A page that is not drawn (it is covered, or behind another tab) has no frames to wait for.
-_FRAME_SCRIPT = """
-() => Promise.race([
-  new Promise((done) => requestAnimationFrame(done)),
-  new Promise((done) => setTimeout(done, 250)),
-])
+_REST_SCRIPT = """
+(async () => {
+  const within = (ms, ...what) => new Promise((done) => {
+    const timer = setTimeout(done, ms);
+    Promise.any(what).then(() => { clearTimeout(timer); done(); });
+  });
+  const frame = () => new Promise(requestAnimationFrame);
+  const soon = (animation) => {
+    const left = animation.effect?.getComputedTiming().endTime - animation.currentTime;
+    return animation.playState === 'running' && left / Math.abs(animation.playbackRate) <= %d;
+  };
+  await within(250, frame());
+  await new Promise((done) => setTimeout(done, 0));
+  const ending = document.getAnimations().filter(soon).map((animation) => animation.finished);
+  if (ending.length) {
+    await within(%d, Promise.allSettled(ending));
+    await within(250, frame());
+  }
+})()
 """
+_ANIMATION_MS = 1000
 _ENDLESS = frozenset({"websocket", "eventsource", "media", "ping"})
-_ROUNDS = 6
-_FRAME_TIMEOUT_S = 2.0
+_ROUNDS = 8
+_REST_TIMEOUT_S = 4.0
+_LOAD_TIMEOUT_S = 15.0
+_REST = {"expression": _REST_SCRIPT % (_ANIMATION_MS, _ANIMATION_MS), "awaitPromise": True}
+# Not the pages' main threads: these may be busy with being read, and have handed over what there is to draw.
+_DRAWING: Mapping[bytes, Collection[bytes]] = {
+    b"--type=renderer": (b"Compositor", b"CompositorTileW"),
+    b"--type=gpu-process": (),
+    b"Xvfb": (),
+}
+_DRAWING_CPU_S = 0.2
 
 
 class Traffic:
-    """Counts the requests that a page has open."""
+    """Counts the requests that a page has open, and its documents that are not loaded yet."""
 
     def __init__(self, context: BrowserContext) -> None:
         self._open: dict[Request, None] = {}
+        self._loading: WeakKeyDictionary[Page, set[str]] = WeakKeyDictionary()
         self._expected_pages = 0
         self._changed = asyncio.Event()
         context.on("request", self._started)
         context.on("requestfinished", self._ended)
         context.on("requestfailed", self._ended)
+
+    def watch(self, page: Page, session: CDPSession) -> None:
+        """Follows which frames load. The page says so itself, in order with its answers to what the session asks."""
+        frames = self._loading.setdefault(page, set())
+
+        def ended(event: dict[str, Any]) -> None:
+            frames.discard(event["frameId"])
+            self._changed.set()
+
+        session.on("Page.frameStartedLoading", lambda event: frames.add(event["frameId"]))
+        session.on("Page.frameStoppedLoading", ended)
+        session.on("Page.frameDetached", ended)
+
+    async def wait_loaded(self, page: Page, timeout_s: float) -> bool:
+        """Waits until none of a page's frames loads; False when the time is over first, and it is not asked again."""
+        frames = self._loading.get(page, set())
+        if not await self._wait(lambda: not frames, timeout_s):
+            frames.clear()
+            return False
+        return True
+
+    def is_loading(self, page: Page) -> bool:
+        """Whether one of its frames loads a document."""
+        return bool(self._loading.get(page))
 
     def open_requests(self, page: Page) -> int:
         """How many of a page's requests will end but have not yet."""
@@ -74,7 +128,8 @@ class Traffic:
         return True
 
     def forget(self, page: Page) -> None:
-        """Drops the requests of a page that is gone: nobody will tell us of their end."""
+        """Drops what a page that is gone has open: nobody will tell us of its end."""
+        self._loading.get(page, set()).clear()
         for request in [r for r in self._open if _page_of(r) in (page, None)]:
             self._ended(request)
 
@@ -94,41 +149,41 @@ def _page_of(request: Request) -> Page | None:
         return None  # of a service worker, or of a page that is not there yet
 
 
-async def settle(page: Page, traffic: Traffic, *, network_timeout_s: float) -> None:
-    """Returns when what is scheduled for the page's next frame has run and no request is open.
+async def settle(page: Page, session: CDPSession, traffic: Traffic, *, network_timeout_s: float) -> None:
+    """Returns when the page is loaded, what is scheduled for its next frame has run and no request is open.
 
-    That frame is on the screen, as a rule, when the one after it begins: see `next_frame`.
     A page that never comes to rest is left alone when the bounds are over; so is one that is closed,
     or that does not answer.
     """
     for _ in range(_ROUNDS):
         try:
-            await asyncio.wait_for(page.evaluate(_FRAME_SCRIPT), _FRAME_TIMEOUT_S)
+            await asyncio.wait_for(session.send("Runtime.evaluate", _REST), _REST_TIMEOUT_S)
         except TimeoutError:
             return  # its script runs without end
         except PlaywrightError:
             if page.is_closed():
                 return
             # A navigation took the document away under us: wait for the next one.
-            if not await _loaded(page, network_timeout_s):
+            if not await _loaded(page, _LOAD_TIMEOUT_S):
                 return
             continue
-        if not traffic.open_requests(page):
+        if traffic.is_loading(page):
+            if not await traffic.wait_loaded(page, _LOAD_TIMEOUT_S):
+                return
+        elif not traffic.open_requests(page):
             return
-        if not await traffic.wait_idle(page, network_timeout_s):
+        elif not await traffic.wait_idle(page, network_timeout_s):
             traffic.forget(page)
             return
 
 
-async def next_frame(page: Page) -> None:
-    """Returns when the page begins another frame: as a rule the one before it has then been handed to the screen.
+async def drawn() -> None:
+    """Returns when the browser has drawn what it knows of, and the screen shows it: when nothing of that runs any more.
 
-    It has not if drawing it takes longer than a frame, as what is drawn in depth may.
+    A page that is drawn without end is left alone after some time.
     """
-    try:
-        await asyncio.wait_for(page.evaluate(_FRAME_SCRIPT), _FRAME_TIMEOUT_S)
-    except (TimeoutError, PlaywrightError):
-        return  # what is on the screen now is what there is to see
+    threads = [path for program, names in _DRAWING.items() for path in quiet.threads_of(program, names)]
+    await quiet.settle(_DRAWING_CPU_S, threads)
 
 
 async def _loaded(page: Page, timeout_s: float) -> bool:
