@@ -293,6 +293,7 @@ class LiveWorkspace:
         if node.effect == "deterministic" and not self._agrees(node, workspace, result):
             what = f"its result differs from that of node {node.digest.hex()} when it is replayed"
             self._cache.disagreed(self._context.task, node.call.name, what)
+            self._cache.doubt(node, result)
             raise ReplayDiverged(f"{node.call.name}: {what}")
 
     def _agrees(self, node: Node, workspace: Forkable, result: ToolResult) -> bool:
@@ -308,4 +309,5 @@ class LiveWorkspace:
         if not self._agrees(root, booted.live, booted.result):
             what = f"the first observation differs from that of node {root.digest.hex()}"
             self._cache.disagreed(self._context.task, RESET, what)
+            self._cache.doubt(root, booted.result)
             raise ReplayDiverged(what)

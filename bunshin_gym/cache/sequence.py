@@ -11,7 +11,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 
@@ -28,6 +28,8 @@ from bunshin_gym.types import ToolCall, ToolEffect, ToolResult
 __all__ = ["RESET", "Attempt", "CachePolicy", "CachedStep", "SequenceCache", "Source", "Stateful"]
 
 _log = logging.getLogger(__name__)
+
+_DOUBTS_MAX: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +96,7 @@ class SequenceCache:
         self.policy = policy if policy is not None else CachePolicy()
         self._effect = effect
         self._rng = np.random.default_rng(seed)
+        self._doubts: dict[int, ToolResult] = {}
         self._lock = threading.Lock()
 
     def attempt(self, context: Context, boot: Callable[[], Booted]) -> Attempt:
@@ -144,6 +147,23 @@ class SequenceCache:
             return self.stamps.screens_agree(self.tree.result(node), result)
         except BlobMissingError:
             return True  # the stored screen is lost; the next attempt that comes by stores another
+
+    def doubt(self, node: Node, result: ToolResult) -> None:
+        """A replay brought another result than is stored. When two did, and the same one, the store takes theirs over:
+        what was stored was the odd one out, and would fail every attempt that comes by."""
+        with self._lock:
+            before = self._doubts.pop(node.id, None)
+            if before is None or not self._equal(before, result):
+                self._doubts[node.id] = result
+                while len(self._doubts) > _DOUBTS_MAX:
+                    del self._doubts[next(iter(self._doubts))]
+                return
+        self.tree.mend(node, self.stamps.to_store(result), self.stamps.outcome(result))
+        _log.warning("node %s takes over what two replays brought", node.digest.hex())
+
+    def _equal(self, one: ToolResult, other: ToolResult) -> bool:
+        same = self.stamps.outcome(one) == self.stamps.outcome(other)
+        return same and (not self.stamps.has_screens or self.stamps.screens_agree(one, other))
 
     def disagreed(self, task: str, name: str, what: str) -> None:
         """Notes that a tool brought something else than before, and may put it into quarantine."""

@@ -130,6 +130,30 @@ class SnapshotTree:
             faults.point("node.blobs_stored")
             return self.index.insert(new(skeleton, len(skeleton) + sum(sizes)), replace=replace)
 
+    def mend(self, node: Node, result: ToolResult, outcome: bytes) -> None:
+        """The node takes over another result; raises as `put`."""
+        parent = None if node.parent is None else self.index.get(node.parent)
+
+        def new(skeleton: bytes, result_bytes: int) -> NewNode:
+            return NewNode(
+                digest=node.digest,
+                parent=parent,
+                context=node.context,
+                call=node.call,
+                canonical=node.canonical,
+                sample=node.sample,
+                effect=node.effect,
+                skeleton=skeleton,
+                outcome=outcome,
+                reward=float(result.reward),
+                terminated=bool(result.terminated),
+                truncated=bool(result.truncated),
+                wall_ns=node.wall_ns,
+                result_bytes=result_bytes,
+            )
+
+        self.put(new, result, replace=True)
+
     # -- use
 
     def visit(self, node: Node, *, hit: bool) -> None:

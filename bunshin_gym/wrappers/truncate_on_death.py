@@ -4,20 +4,23 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, Final
 
 import gymnasium
 
-from bunshin_gym.errors import UsageError, WorkspaceDied
+from bunshin_gym.errors import ReplayDiverged, UsageError, WorkspaceDied
 
 __all__ = ["TruncateOnDeath"]
+
+_LOST: Final = (WorkspaceDied, ReplayDiverged)
 
 
 class TruncateOnDeath(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Turns a workspace's death into a truncated step, and its next reset into a new workspace.
 
     Stock vector envs end the whole run when one env raises. With this around each env, that slot is truncated
-    and refilled, and the others go on. The step's info has the reason as `workspace_died`.
+    and refilled, and the others go on. The step's info has the reason as `workspace_died`. A workspace that a cache
+    around the env cannot make again counts as dead.
 
     Args:
         env: the env.
@@ -40,7 +43,7 @@ class TruncateOnDeath(gymnasium.Wrapper[Any, Any, Any, Any]):
         for left in reversed(range(self._attempts)):
             try:
                 self._last, info = self.env.reset(seed=seed, options=options)
-            except WorkspaceDied:
+            except _LOST:
                 if left == 0:
                     raise
             else:
@@ -51,7 +54,7 @@ class TruncateOnDeath(gymnasium.Wrapper[Any, Any, Any, Any]):
         """Steps; when the workspace dies, returns the last observation, truncated."""
         try:
             observation, reward, terminated, truncated, info = self.env.step(action)
-        except WorkspaceDied as death:
+        except _LOST as death:
             return copy.deepcopy(self._last), 0.0, False, True, {"workspace_died": str(death)}
         self._last = copy.deepcopy(observation)
         return observation, reward, terminated, truncated, info

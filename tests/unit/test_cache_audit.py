@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from cache_fakes import CONTEXT, MakeRig, World, call, solution
 
 from bunshin_gym.cache.sequence import CachePolicy
 from bunshin_gym.cache.tiers import Budgets
 from bunshin_gym.errors import ReplayDiverged
+from bunshin_gym.types import ToolCall, ToolResult
 
 NEVER = Budgets(memory_bytes=0)
 
@@ -94,3 +97,32 @@ def test_a_replay_that_differs_is_an_error_and_never_a_wrong_state(make_rig: Mak
     row = rig.tree.ledger.tool(CONTEXT.task, "look")
     assert row is not None
     assert row.quarantined is not None
+
+
+class OddOnce(World):
+    """A world that is seen too early the first time that anybody looks."""
+
+    early = True
+
+    def run(self, call: ToolCall) -> ToolResult:
+        result = super().run(call)
+        if call.name != "look" or not OddOnce.early:
+            return result
+        OddOnce.early = False
+        return replace(result, observation={**result.observation, "text": "loading"})
+
+
+def test_what_two_replays_agree_in_replaces_what_was_stored(make_rig: MakeRig) -> None:
+    OddOnce.early = True
+    rig = make_rig(budgets=NEVER, kind=OddOnce)
+    rig.walk(call("look"), call("move", step=1))
+    for _ in range(2):
+        with rig.attempt() as attempt:
+            attempt.start()
+            assert attempt.step(call("look")).result.observation["text"] == "loading"
+            with pytest.raises(ReplayDiverged, match="look"):
+                attempt.step(call("move", step=-1))
+    assert rig.walk(call("look"), call("move", step=-1)) == ["hit", "hit", "run"]
+    with rig.attempt() as attempt:
+        attempt.start()
+        assert attempt.step(call("look")).result.observation["text"] != "loading"
