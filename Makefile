@@ -16,11 +16,11 @@ demo: setup ## solve a web task in real Chromium, fork it into four branches, sa
 	$(BIN)/bunshin demo --output demo.png
 
 .PHONY: test
-test: setup ## the tests, fast ones first: all but those of test-large
+test: setup frameworks ## the tests, fast ones first: all but those of test-large
 	BUNSHIN_MUST_WORK=1 tests/run
 
 .PHONY: test-large
-test-large: setup frameworks desktop sites ## the tests of desktops, sites and RL frameworks, which take long to install
+test-large: setup desktop sites ## the tests of desktops and sites, whose images take long to build
 	BUNSHIN_MUST_WORK=1 tests/run -m large
 
 .PHONY: setup

@@ -17,9 +17,6 @@ LARGE = (
     "desktop/",
     "envs/test_parity.py",
     "envs/test_sites_real.py",
-    "examples/test_frameworks.py",
-    "examples/test_grpo.py",
-    "examples/test_trl.py",
 )
 
 
