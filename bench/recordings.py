@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recorded attempts at MiniWoB++ tasks: a compressed JSON Lines file, an attempt a line.
+"""Recorded attempts at MiniWoB++ tasks and at tasks on our own sites: a compressed JSON Lines file, an attempt a line.
 
     {"task", "seed", "attempt", "steps": [{"observation", "call": {"name", "args"}, "reward", "terminated", "run_ns"}]}
 
-`python bench/recordings.py OUT.jsonl.zst` records anew, in real workspaces (needs root and the image).
+Recording anew, in real workspaces (needs root and the images):
+
+    python bench/recordings.py attempts.jsonl.zst                     all MiniWoB++ tasks that there are scripts for
+    python bench/recordings.py groups.jsonl.zst --seeds 1 --attempts 8 --task shop.buy-1 --task shop.write-review-1
 """
 
 from __future__ import annotations
@@ -12,15 +15,18 @@ import io
 import json
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 import zstandard
 from scripted import POLICIES, attempt_calls
+from scripted_sites import site_calls
 
+from bunshin_gym.errors import UsageError
 from bunshin_gym.speculate.state import Attempt, Step, view_of
+from bunshin_gym.tasks.sites import SiteTask
 from bunshin_gym.types import ToolCall
 
 __all__ = ["DATA", "attempt_of", "call_of", "load"]
@@ -52,10 +58,19 @@ def attempt_of(record: Record) -> Attempt:
     return Attempt(task=record["task"], steps=steps, reward=sum(step["reward"] for step in record["steps"]))
 
 
-def _play(env: Any, task: str, seed: int, number: int) -> list[Record]:
+def _agent(env: Any, observation: Any, seed: int, number: int) -> Generator[ToolCall, Any, None]:
+    """Who makes the calls."""
+    family, _, name = env.task.id.partition(".")
+    rng = random.Random(f"{name if family == 'miniwob' else env.task.id} {seed} {number}")
+    if isinstance(env.task, SiteTask):
+        return site_calls(env.task.solution(), observation, rng)
+    return attempt_calls(name, observation, rng)
+
+
+def _play(env: Any, seed: int, number: int) -> list[Record]:
     """One attempt in a real workspace."""
     observation, _ = env.reset(options={"task_seed": seed})
-    agent = attempt_calls(task, observation, random.Random(f"{task} {seed} {number}"))
+    agent = _agent(env, observation, seed, number)
     steps: list[Record] = []
     try:
         call = next(agent)
@@ -75,7 +90,7 @@ def _play(env: Any, task: str, seed: int, number: int) -> list[Record]:
             if terminated or truncated:
                 break
             call = agent.send(observation)
-    except StopIteration:
+    except (StopIteration, UsageError):
         pass  # the agent gave up
     return steps
 
@@ -86,11 +101,10 @@ def record(tasks: Sequence[str], seeds: Sequence[int], attempts: int) -> Iterato
 
     for seed in seeds:
         for task in tasks:
-            env = BunshinEnv(f"miniwob.{task}")
+            env = BunshinEnv(task)
             try:
                 for number in range(attempts):
-                    steps = _play(env, task, seed, number)
-                    yield {"task": f"miniwob.{task}", "seed": seed, "attempt": number, "steps": steps}
+                    yield {"task": task, "seed": seed, "attempt": number, "steps": _play(env, seed, number)}
             finally:
                 env.close()
 
@@ -100,11 +114,14 @@ def main(
     seeds: Annotated[int, typer.Option(help="Seeds of each task, from --first.")] = 8,
     first: Annotated[int, typer.Option(help="The first seed.")] = 0,
     attempts: Annotated[int, typer.Option(help="Attempts at each seed.")] = 4,
-    task: Annotated[list[str] | None, typer.Option(help="Tasks; all that there are scripts for if none.")] = None,
+    task: Annotated[
+        list[str] | None, typer.Option(help="Ids; all of MiniWoB++ that there are scripts for if none.")
+    ] = None,
 ) -> None:
-    """Records attempts at MiniWoB++ tasks by scripted agents."""
+    """Records attempts by scripted agents."""
+    tasks = task or [f"miniwob.{name}" for name in POLICIES]
     with out.open("wb") as file, zstandard.ZstdCompressor(level=12).stream_writer(file) as stream:
-        for entry in record(task or list(POLICIES), range(first, first + seeds), attempts):
+        for entry in record(tasks, range(first, first + seeds), attempts):
             stream.write(json.dumps(entry, separators=(",", ":")).encode() + b"\n")
 
 
