@@ -41,7 +41,8 @@ def make(chromium: str) -> gymnasium.Env[Any, Any]:
     BrowserType.launch = launch_this
     import browsergym.miniwob  # noqa: F401  # registers the environments
 
-    return gymnasium.make("browsergym/miniwob.click-test-2", headless=True)
+    # Its own five seconds for a page are too few where sixteen browsers start at once.
+    return gymnasium.make("browsergym/miniwob.click-test-2", headless=True, timeout=120_000)
 
 
 def main() -> None:
