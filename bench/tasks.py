@@ -38,6 +38,7 @@ from bunshin_gym.tasks.script import play
 from bunshin_gym.tasks.scripted import SCRIPTED, solve
 from bunshin_gym.tasks.sites import SITES, SiteTask, definitions
 from bunshin_gym.workspace_guest import boot_workspace
+from bunshin_gym.wrappers.workspace_ahead import WorkspaceAhead
 
 MIB = 1 << 20
 ROUNDS = 3
@@ -99,6 +100,17 @@ def at_once(task_id: str, action: Any, count: int) -> dict[str, float]:
     found["unique_mib"] = statistics.median(one.unique_bytes for one in stats) / MIB
     found["layer_mib"] = statistics.median(one.layer_bytes for one in stats) / MIB
     return found
+
+
+def ahead_ms(task_id: str) -> float:
+    """The median reset in a workspace that was made while the agent was busy."""
+    with contextlib.closing(WorkspaceAhead(BunshinEnv(load_task(task_id)))) as env:
+        env.reset(seed=0)
+        resets = []
+        for number in range(1, ROUNDS + 1):
+            env.wait_ready()
+            resets.append(seconds(lambda seed=number: env.reset(seed=seed)))
+    return statistics.median(resets) * 1e3
 
 
 def boots(task_id: str) -> float:
@@ -215,17 +227,20 @@ def measure(families: Sequence[str], counts: Sequence[int], chromium: str) -> di
             continue
         progress.print(f"{family}: a boot for each reset")
         found[f"{family}_boot_ms"] = boots(task_id) * 1e3
+        found[f"{family}_reset_ahead_ms"] = ahead_ms(task_id)
         for count in counts:
             progress.print(f"{family}: {count} at once")
             found |= {f"{family}{count}_{name}": value for name, value in at_once(task_id, action, count).items()}
         found[f"{family}_reset_over_boot"] = found[f"{family}_boot_ms"] / found[f"{family}{counts[0]}_reset_p50_ms"]
-    ratios = [found[f"{family}_reset_over_boot"] for family in families if f"{family}_reset_over_boot" in found]
-    found["reset_over_boot"] = statistics.median(ratios)
+        found[f"{family}_reset_ahead_over_boot"] = found[f"{family}_boot_ms"] / found[f"{family}_reset_ahead_ms"]
+    for name in ("reset_over_boot", "reset_ahead_over_boot"):
+        found[name] = statistics.median(value for key, value in found.items() if key.endswith(f"_{name}"))
     found["step_overhead_ms"] = overhead_ms()
     peer = browsergym_ms(chromium) if chromium else None
     if peer is not None:
         found["browsergym_reset_ms"] = peer
         found["reset_over_browsergym"] = peer / found[f"miniwob{counts[0]}_reset_p50_ms"]
+        found["reset_ahead_over_browsergym"] = peer / found["miniwob_reset_ahead_ms"]
     return found
 
 
