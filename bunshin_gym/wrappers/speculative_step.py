@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Self
@@ -231,14 +232,17 @@ class SpeculativeStep(gymnasium.Wrapper[Any, Any, Any, Any]):
         if n < 1:
             raise UsageError(f"fork makes 1 branch or more, not {n}")
         runner = self._running()
+        if n == 1:
+            return [self._branch(runner.fork())]
         branches: list[Self] = []
-        try:
-            for _ in range(n):
-                branches.append(self._branch(runner.fork()))
-        except BaseException:
-            for branch in branches:
-                branch.close()
-            raise
+        with contextlib.closing(runner.snapshot()) as start:
+            try:
+                for _ in range(n):
+                    branches.append(self._branch(start.branch()))
+            except BaseException:
+                for branch in branches:
+                    branch.close()
+                raise
         return branches
 
     def _running(self) -> SpeculativeRunner[EnvWorkspace]:

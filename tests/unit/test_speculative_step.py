@@ -13,11 +13,15 @@ from typing import Any
 
 import gymnasium
 import pytest
+from fake_guest import FakeTask
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, RecordEpisodeStatistics, TimeLimit
 from speculate_fakes import FakeEnv, Memory, as_text
 
+from bunshin_gym.bases import BasePool
 from bunshin_gym.cache.tree import SnapshotTree
+from bunshin_gym.env_snapshot import EnvSnapshot
+from bunshin_gym.envs import BunshinEnv
 from bunshin_gym.errors import UsageError, WorkspaceDied
 from bunshin_gym.speculate.costs import CostModel
 from bunshin_gym.speculate.governor import Budget, Governor
@@ -176,6 +180,24 @@ def test_forks_go_their_own_ways(governor: Governor) -> None:
     for each in (left, env, right):
         each.close()
     assert host.open == 0
+
+
+def test_a_group_is_forked_from_one_snapshot(pool: BasePool, governor: Governor) -> None:
+    taken = 0
+
+    class Counted(BunshinEnv):
+        def snapshot(self) -> EnvSnapshot:
+            nonlocal taken
+            taken += 1
+            return super().snapshot()
+
+    env = SpeculativeStep(Counted(FakeTask(), bases=pool), Memory(()), governor=governor)
+    env.reset(seed=4)
+    branches = env.fork(6)
+    assert taken == 1
+    assert [branch.step("keyboard_type('done')")[1] for branch in branches] == [1.0] * 6
+    for each in (env, *branches):
+        each.close()
 
 
 def test_speculation_over_speculation(governor: Governor) -> None:
