@@ -20,6 +20,7 @@ from measure import (
     ENGINES,
     MIB,
     OURS,
+    OVER_CRIU,
     STOCK,
     Guest,
     Series,
@@ -147,7 +148,7 @@ def main(
     chosen = [*(images or ["minimal", "browser"]), *(["heavy"] if heavy else [])]
     numbers, tables = run(chosen, 5 if quick else rounds)
     write_json(json_file, numbers)
-    write_section(markdown, "fork", "Fork: times", [table.markdown() for table in tables])
+    write_section(markdown, "fork", "Fork: times", OVER_CRIU, [table.markdown() for table in tables])
 
 
 if __name__ == "__main__":

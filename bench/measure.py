@@ -29,6 +29,7 @@ from bunshin_gym.types import ForkStats, Phase
 from bunshin_gym.workspace import Workspace
 
 OURS, STOCK = "pool", "criu"
+OVER_CRIU = "Median (least-greatest) of all rounds; ratio: ours by stock CRIU's."
 ENGINES = (OURS, STOCK)
 MIB = 1 << 20
 SCREEN_TIMEOUT_S = 60.0
@@ -348,14 +349,14 @@ def write_json(path: Path | None, numbers: Mapping[str, Any]) -> None:
         path.write_text(json.dumps({**machine(), **numbers}, indent=2) + "\n")
 
 
-def write_section(path: Path | None, key: str, title: str, parts: Sequence[str]) -> None:
+def write_section(path: Path | None, key: str, title: str, legend: str, parts: Sequence[str]) -> None:
     """Replaces the section between its two marks in a page, or adds it; the rest of the page stays."""
     if path is None:
         return
     where = machine()
     head = (
         f"Kernel {where['kernel']}, {where['processors']} processors, {where['memory_mib']} MiB, "
-        f"load at the end {where['load']}. Median (least-greatest) of all rounds; ratio: ours by stock CRIU's."
+        f"load at the end {where['load']}. {legend}"
     )
     body = "\n\n".join([f"<!-- {key} -->", f"## {title}", head, *parts, f"<!-- /{key} -->"])
     page = (

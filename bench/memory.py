@@ -23,6 +23,7 @@ from measure import (
     ENGINES,
     MIB,
     OURS,
+    OVER_CRIU,
     STOCK,
     Guest,
     Series,
@@ -184,7 +185,7 @@ def main(
         if markdown is not None:
             parts.append(picture(markdown, image, curves))
     write_json(json_file, numbers)
-    write_section(markdown, "memory", "Fork: memory", parts)
+    write_section(markdown, "memory", "Fork: memory", OVER_CRIU, parts)
 
 
 if __name__ == "__main__":

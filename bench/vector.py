@@ -168,7 +168,7 @@ def main(
     table = Table(title=title, columns=("what", "ours", "AsyncVectorEnv over BrowserGym", "ratio"), rows=rows)
     table.show()
     write_json(json_file, numbers)
-    write_section(markdown, "vector", "Vector envs", [table.markdown()])
+    write_section(markdown, "vector", "Vector envs", "Ratio: ours by the peer's, of the medians.", [table.markdown()])
 
 
 if __name__ == "__main__":
