@@ -143,7 +143,9 @@ def test_nobody_comes_in_without_the_token() -> None:
 
 
 def test_the_command_prints_an_address_and_ends() -> None:
-    script = "import sys; from bunshin_gym.cli import main; sys.argv = ['bunshin', 'view']; main()"
+    # Tests that run in the background of a script are started with the signal ignored, and would hand that on.
+    heed = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    script = f"{heed}; import sys; from bunshin_gym.cli import main; sys.argv = ['bunshin', 'view']; main()"
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env=os.environ) as command:
         assert command.stdout is not None
         address = re.fullmatch(r"(http://127\.0\.0\.1:\d+/\?token=\S+)\n", command.stdout.readline())
