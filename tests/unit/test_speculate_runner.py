@@ -171,11 +171,12 @@ def acquire(semaphore: threading.Semaphore) -> None:
     assert semaphore.acquire(timeout=WAIT_S)
 
 
-def settle(runner: SpeculativeRunner[Any], phase: str) -> None:
-    """Waits until every guess of the round is in that phase, and there is one."""
+def settle(runner: SpeculativeRunner[Any], phase: str, guesses: int = 1) -> None:
+    """Waits until every guess of the round is in that phase, and there are so many."""
     with runner._changed:
         assert runner._changed.wait_for(
-            lambda: runner._alive and all(guess.phase == phase for guess in runner._alive), timeout=WAIT_S
+            lambda: len(runner._alive) >= guesses and all(guess.phase == phase for guess in runner._alive),
+            timeout=WAIT_S,
         )
 
 
@@ -195,7 +196,7 @@ def test_right_guess_is_adopted(make: RunnerMaker, host: GatedHost) -> None:
 
 def test_wrong_guess_is_never_seen(make: RunnerMaker, host: GatedHost) -> None:
     runner = make(Oracle([WRITE, LOOK], []))
-    settle(runner, "done")
+    settle(runner, "done", guesses=2)
     results = [runner.run(MOVE), runner.run(LOOK)]
     assert [result.info["speculation"] for result in results] == ["miss", "none"]
     assert seen(results) == plain([MOVE, LOOK])
