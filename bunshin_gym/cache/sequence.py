@@ -20,7 +20,7 @@ from bunshin_gym.cache.keys import Context, ToolSpec
 from bunshin_gym.cache.materialise import Booted
 from bunshin_gym.cache.stamps import Stamps
 from bunshin_gym.cache.store.blobs import BlobMissingError
-from bunshin_gym.cache.store.index import Node
+from bunshin_gym.cache.store.index import Node, NodeGoneError
 from bunshin_gym.cache.tree import SnapshotTree
 from bunshin_gym.errors import UsageError
 from bunshin_gym.types import ToolCall, ToolEffect, ToolResult
@@ -158,7 +158,10 @@ class SequenceCache:
                 while len(self._doubts) > _DOUBTS_MAX:
                     del self._doubts[next(iter(self._doubts))]
                 return
-        self.tree.mend(node, self.stamps.to_store(result), self.stamps.outcome(result))
+        try:
+            self.tree.mend(node, self.stamps.to_store(result), self.stamps.outcome(result))
+        except NodeGoneError:
+            return  # nobody comes by it any more
         _log.warning("node %s takes over what two replays brought", node.digest.hex())
 
     def _equal(self, one: ToolResult, other: ToolResult) -> bool:

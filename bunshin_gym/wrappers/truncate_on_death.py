@@ -20,7 +20,7 @@ class TruncateOnDeath(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     Stock vector envs end the whole run when one env raises. With this around each env, that slot is truncated
     and refilled, and the others go on. The step's info has the reason as `workspace_died`. A workspace that a cache
-    around the env cannot make again counts as dead.
+    inside cannot make again counts as dead.
 
     Args:
         env: the env.

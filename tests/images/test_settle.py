@@ -13,13 +13,12 @@ import pytest
 
 from bunshin_gym.toolclient import ToolClient
 
-LINK = "<body style='margin:0'><a bid=0 href='/slow' style='display:block;width:400px;height:400px'>on</a>"
+LINK = "<body style='margin:0'><a href='/slow' style='display:block;width:400px;height:400px'>on</a>"
 ENTER_SLOWLY = """
 document.body.innerHTML = '<input id=box style="width:600px;height:300px;background:rgb(0,0,255)">';
 box.style.transition = 'background 300ms';
 box.onfocus = () => { box.style.background = 'rgb(255,0,0)'; };
 """
-
 
 # Serves inside the workspace as long as that lasts: a page with a link, and one whose title comes well before the rest.
 SERVER = f"""

@@ -39,6 +39,11 @@ def _make(folder: Path, kernel: Kernel) -> str:
     return done.stdout
 
 
+def _copy_sources(folder: Path) -> None:
+    """kmod/ without what a build left there."""
+    shutil.copytree(KMOD, folder, ignore=shutil.ignore_patterns("*.o", "*.ko", "*.mod*", ".*.cmd"))
+
+
 def _warnings(output: str) -> list[str]:
     return [line for line in output.splitlines() if re.search(r"\.[ch]:\d+:.*warning:", line)]
 
@@ -49,7 +54,7 @@ class ModuleBuild:
     def __init__(self, kernel: Kernel, folder: Path) -> None:
         self._kernel, self._folder = kernel, folder
         shutil.rmtree(folder, ignore_errors=True)
-        shutil.copytree(KMOD, folder / "kmod", ignore=shutil.ignore_patterns("*.o", "*.ko", "*.mod*", ".*.cmd"))
+        _copy_sources(folder / "kmod")
 
     def plain(self) -> Path:
         """Builds it unchanged; a warning stops the tests."""
@@ -84,8 +89,7 @@ def dkms_trouble(kernel: Kernel, folder: Path) -> str:
     if version is None:
         raise SystemExit("kmod: dkms.conf has no PACKAGE_VERSION")
     module = f"bunshin/{version[1]}"
-    ignored = shutil.ignore_patterns("*.o", "*.ko", "*.mod*", ".*.cmd")
-    shutil.copytree(KMOD, folder / "source" / module.replace("/", "-"), ignore=ignored)
+    _copy_sources(folder / "source" / module.replace("/", "-"))
     headers = ["--kernelsourcedir", str(kernel.headers), "--config", str(kernel.headers / ".config")]
     for command in (["add", module, *trees], ["build", module, "-k", kernel.release, *headers, *trees]):
         done = subprocess.run(["nice", "dkms", *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
