@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import logging
 import os
-import tempfile
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
+
+from bunshin_gym.scratch import ScratchFolder
 
 __all__ = ["FileView", "View", "WindowView", "open_view"]
 
@@ -65,8 +65,8 @@ class FileView:
     """A PNG file that always holds the newest picture, for any viewer that reloads."""
 
     def __init__(self, title: str, why: str) -> None:
-        self._dir = tempfile.TemporaryDirectory(prefix="bunshin-view-")
-        self.path = Path(self._dir.name) / "screen.png"
+        self._folder = ScratchFolder("view")
+        self.path = self._folder.path / "screen.png"
         _log.warning("%s: %s; the live view is the file %s", title, why, self.path)
 
     def show(self, pixels: NDArray[np.uint8]) -> None:
@@ -77,7 +77,7 @@ class FileView:
 
     def close(self) -> None:
         """Removes the file."""
-        self._dir.cleanup()
+        self._folder.close()
 
 
 def open_view(title: str) -> View:

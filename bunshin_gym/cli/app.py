@@ -99,13 +99,16 @@ def demo(
 def gc() -> None:
     """Reap what killed processes left: processes, mounts, cgroups, directories, unnamed images."""
     from bunshin_gym.images import ImageStore
+    from bunshin_gym.scratch import reap_scratch
     from bunshin_gym.workspace import core
 
     need_root("gc")
     report = core().gc()
     removed = ImageStore().gc()
+    scratch = reap_scratch()
     names = ("workspaces", "snapshots", "processes", "cgroups", "layers", "strays")
-    rows = [(name, str(getattr(report, name))) for name in names] + [("images", str(len(removed)))]
+    rows = [(name, str(getattr(report, name))) for name in names]
+    rows += [("images", str(len(removed))), ("scratch", str(scratch))]
     console.print(table("reaped", ("what", "how many"), rows))
 
 

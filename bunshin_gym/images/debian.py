@@ -9,7 +9,6 @@ import platform
 import re
 import shutil
 import sys
-import tempfile
 import zipfile
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -19,6 +18,7 @@ from bunshin_gym.errors import ImageBuildError
 from bunshin_gym.images.archive import copy_tree
 from bunshin_gym.images.definition import DAEMONS_FILE, Daemon, Definition, FileCopy, WheelData
 from bunshin_gym.images.run import Report, need_program, run
+from bunshin_gym.scratch import ScratchFolder
 
 __all__ = ["build_rootfs", "mirrors", "write_daemons"]
 
@@ -202,7 +202,7 @@ def _install_wheels(definition: Definition, rootfs: Path, report: Report) -> Non
     names = [f"manylinux_2_{n}_x86_64" for n in range(5, minor + 1)]
     names += ["manylinux2014_x86_64", "manylinux2010_x86_64", "manylinux1_x86_64", "linux_x86_64"]
     target = _inside(rootfs, definition.python_target)
-    with tempfile.TemporaryDirectory(prefix="bunshin-wheels-") as scratch:
+    with ScratchFolder("wheels") as scratch:
         _pip(
             report,
             "install",
@@ -215,7 +215,7 @@ def _install_wheels(definition: Definition, rootfs: Path, report: Report) -> Non
             "--root-user-action=ignore",
             f"--target={target}",
             *definition.python_packages,
-            *_make_wheels(definition.python_source_packages, Path(scratch), report),
+            *_make_wheels(definition.python_source_packages, scratch.path, report),
         )
     python = f"/usr/bin/python{definition.python_version}"
     report("compiling Python modules")
@@ -247,9 +247,9 @@ def _make_wheels(requirements: Sequence[str], folder: Path, report: Report) -> l
 
 
 def _copy_wheel_data(wheel: WheelData, rootfs: Path, report: Report) -> None:
-    with tempfile.TemporaryDirectory(prefix="bunshin-wheel-") as scratch:
-        _pip(report, "download", "--no-deps", "--only-binary=:all:", "-d", scratch, wheel.requirement)
-        archives = list(Path(scratch).glob("*.whl"))
+    with ScratchFolder("wheel") as scratch:
+        _pip(report, "download", "--no-deps", "--only-binary=:all:", "-d", str(scratch.path), wheel.requirement)
+        archives = list(scratch.path.glob("*.whl"))
         if len(archives) != 1:
             raise ImageBuildError(f"{wheel.requirement}: expected one wheel, got {archives}")
         prefix = wheel.source.rstrip("/") + "/"

@@ -19,6 +19,7 @@ from bunshin_gym.osworld.collection import Collection
 from bunshin_gym.osworld.definition import Definition
 from bunshin_gym.osworld.endpoint import Endpoint, Machine
 from bunshin_gym.paths import home_path
+from bunshin_gym.scratch import ScratchFolder
 
 __all__ = ["Evaluator", "OSWorldError", "shared_evaluator"]
 
@@ -95,12 +96,12 @@ class Evaluator:
             worker.close()
 
     def _ask(self, machine: Machine, tasks: Collection, task: Definition, request: Mapping[str, Any]) -> Any:
-        with tempfile.TemporaryDirectory(prefix="bunshin-osworld-") as cache, Endpoint(machine) as endpoint:
-            folder = Path(cache) / task.id
+        with ScratchFolder("osworld") as cache, Endpoint(machine) as endpoint:
+            folder = cache.path / task.id
             folder.mkdir()
             tasks.fill_cache(task, folder)
             ports = {"server": endpoint.port, "chromium": endpoint.chromium_port, "vlc": endpoint.vlc_port}
-            whole = {**request, "task": dict(task.raw), "ports": ports, "cache": cache, "password": _PASSWORD}
+            whole = {**request, "task": dict(task.raw), "ports": ports, "cache": str(cache.path), "password": _PASSWORD}
             with self._worker(tasks.root) as worker:
                 return worker.ask(whole, task.id)
 
@@ -134,7 +135,7 @@ class _Worker:
     def __init__(self, python: Path, source: Path | None) -> None:
         self.source = source
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed in close()
-        self._folder = tempfile.TemporaryDirectory(prefix="bunshin-osworld-")
+        self._folder = ScratchFolder("osworld")
         self._process = subprocess.Popen(
             [str(python), str(_WORKER)],
             stdin=subprocess.PIPE,
@@ -142,7 +143,7 @@ class _Worker:
             stderr=self._log,
             text=True,
             bufsize=1,
-            cwd=self._folder.name,
+            cwd=self._folder.path,
             env={**_clean_env(), **({"PYTHONPATH": str(source)} if source else {})},
         )
 
@@ -192,7 +193,7 @@ class _Worker:
             self._end()
         self._process.stdout.close()
         self._log.close()
-        self._folder.cleanup()
+        self._folder.close()
 
 
 def _clean_env() -> dict[str, str]:

@@ -147,10 +147,13 @@ def test_the_command_prints_an_address_and_ends() -> None:
     heed = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
     script = f"{heed}; import sys; from bunshin_gym.cli import main; sys.argv = ['bunshin', 'view']; main()"
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env=os.environ) as command:
-        assert command.stdout is not None
-        address = re.fullmatch(r"(http://127\.0\.0\.1:\d+/\?token=\S+)\n", command.stdout.readline())
-        assert address is not None
-        assert "Workspaces" in httpx.get(address[1]).text
-        assert is_watched(home_path())
-        command.send_signal(2)
-        assert command.wait(20) == 0
+        try:
+            assert command.stdout is not None
+            address = re.fullmatch(r"(http://127\.0\.0\.1:\d+/\?token=\S+)\n", command.stdout.readline())
+            assert address is not None
+            assert "Workspaces" in httpx.get(address[1]).text
+            assert is_watched(home_path())
+            command.send_signal(2)
+            assert command.wait(20) == 0
+        finally:
+            command.kill()
