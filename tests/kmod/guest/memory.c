@@ -251,6 +251,7 @@ static void settle(void)
 
 #define ROUNDS 100 /* of two forks each */
 #define PER_ROUND 8
+#define PATIENCE 50 /* a busy machine's kernel gives memory back in the background, and tells nobody when */
 
 static long pull_eight(void *arg)
 {
@@ -323,6 +324,8 @@ static void test_leaks(void)
 		CHECK(slab(caches[i].name) - before[i] < caches[i].limit, "%ld of %s left",
 		      slab(caches[i].name) - before[i], caches[i].name);
 	/* 400 MiB were shared and then given up; 16 are more than the kernel's lists ever hold back. */
+	for (int tries = 0; memory - available_kib() >= 16 * 1024 && tries < PATIENCE; tries++)
+		settle();
 	CHECK(memory - available_kib() < 16 * 1024, "%ld KiB went", memory - available_kib());
 	CHECK(number_in("/proc/meminfo", "PageTables") - tables < 512, "page tables");
 }
