@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The runtime layer: what we put into every workspace, above its image.
 
-It holds /.bunshin/init, the workspace's process 1, and /.bunshin/toolserver. Its name has the hash
-of its content, so that workspaces of two versions of this package stand beside each other.
+It holds /.bunshin/init, the workspace's process 1, and /.bunshin/toolserver; and /etc/resolv.conf, since an image's own
+names servers of the machine it was built on, and each question to them is an attempt to leave the workspace. Its name
+has the hash of its content, so that workspaces of two versions of this package stand beside each other.
 """
 
 from __future__ import annotations
@@ -18,32 +19,35 @@ from bunshin_gym.paths import package_path
 __all__ = ["runtime_layer"]
 
 
-def _contents() -> dict[str, Path]:
-    """Files of the layer: path inside to where it comes from."""
+# There is nobody to ask: loopback says so at once.
+_RESOLV_CONF = b"nameserver 127.0.0.1\n"
+
+
+def _contents() -> dict[str, bytes]:
+    """Files of the layer: path inside to what they hold."""
     package = package_path()
     init = package / "_runtime" / "init"
     if not init.exists():
         raise BunshinError(f"{init} is missing: build the C core (`make core`, or install the package again)")
     server = package / "toolserver"
-    files = {f"toolserver/{path.relative_to(server)}": path for path in sorted(server.rglob("*.py"))}
-    return {"init": init, **files}
+    files = {f".bunshin/toolserver/{path.relative_to(server)}": path.read_bytes() for path in server.rglob("*.py")}
+    return {".bunshin/init": init.read_bytes(), "etc/resolv.conf": _RESOLV_CONF, **files}
 
 
-def _digest(files: dict[str, Path]) -> str:
+def _digest(files: dict[str, bytes]) -> str:
     digest = hashlib.sha256()
-    for name, path in sorted(files.items()):
-        content = path.read_bytes()
+    for name, content in sorted(files.items()):
         digest.update(f"{name}\0{len(content)}\0".encode())
         digest.update(content)
     return digest.hexdigest()[:16]
 
 
-def _fill(folder: Path, files: dict[str, Path]) -> None:
-    for name, path in files.items():
-        target = folder / ".bunshin" / name
+def _fill(folder: Path, files: dict[str, bytes]) -> None:
+    for name, content in files.items():
+        target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, target)
-        target.chmod(0o755 if name == "init" else 0o644)
+        target.write_bytes(content)
+        target.chmod(0o755 if name == ".bunshin/init" else 0o644)
     for directory in (folder, *(path for path in folder.rglob("*") if path.is_dir())):
         directory.chmod(0o755)
 

@@ -14,5 +14,3 @@ struct bsh_overlay; /* host/mounts.h */
 int bsh_namespaces_make(const struct bsh_overlay *overlay, int *ret_mntns_fd, int *ret_netns_fd, struct bsh_error *err);
 /* Opens /proc/PID/ns/NAME. */
 int bsh_namespace_open(pid_t pid, const char *name, int *ret_fd, struct bsh_error *err);
-/* Brings loopback up in the current network namespace; only system calls. Returns -errno. */
-int bsh_loopback_up(void);
