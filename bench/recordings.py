@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recorded attempts at MiniWoB++ tasks and at tasks on our own sites: a compressed JSON Lines file, an attempt a line.
+"""Recorded attempts at MiniWoB++ tasks, and at our own desktop and site tasks: a compressed JSON Lines file, an attempt a line.
 
     {"task", "seed", "attempt", "steps": [{"observation", "call": {"name", "args"}, "reward", "terminated", "run_ns"}]}
 
 Recording anew, in real workspaces (needs root and the images):
 
     python bench/recordings.py attempts.jsonl.zst                     all MiniWoB++ tasks that there are scripts for
-    python bench/recordings.py groups.jsonl.zst --seeds 1 --attempts 8 --task shop.buy-1 --task shop.write-review-1
+    python bench/recordings.py groups.jsonl.zst --seeds 1 --attempts 8 --task shop.buy-1 --task desktop.calc-total
 """
 
 from __future__ import annotations
@@ -22,24 +22,31 @@ from typing import Annotated, Any, Final
 import typer
 import zstandard
 from scripted import POLICIES, attempt_calls
+from scripted_desktops import desktop_calls
 from scripted_sites import site_calls
 
 from bunshin_gym.errors import UsageError
 from bunshin_gym.speculate.state import Attempt, Step, view_of
+from bunshin_gym.tasks import desktop
+from bunshin_gym.tasks.scripted_desktop import ScriptError
 from bunshin_gym.tasks.sites import SiteTask
 from bunshin_gym.types import ToolCall
 
 __all__ = ["DATA", "attempt_of", "call_of", "load"]
 
 DATA: Final = Path(__file__).resolve().parent / "data"
-_KEPT: Final = ("axtree_txt", "goal", "url", "focused_element_bid", "last_action_error")
+_KEPT: Final = (
+    *("axtree_txt", "goal", "url", "focused_element_bid", "last_action_error"),
+    *("accessibility_tree", "instruction", "terminal"),
+)
+_WINDOW_LOG: Final = 27  # texts that repeat are far apart: a tree of a desktop has some 100 KiB
 
 Record = dict[str, Any]
 
 
 def load(path: Path) -> list[Record]:
     """Every attempt that made a call."""
-    with path.open("rb") as file, zstandard.ZstdDecompressor().stream_reader(file) as stream:
+    with path.open("rb") as file, zstandard.ZstdDecompressor(max_window_size=1 << _WINDOW_LOG).stream_reader(file) as stream:
         lines = io.TextIOWrapper(stream, encoding="utf-8")
         records = [json.loads(line) for line in lines]
     return [record for record in records if record["steps"]]
@@ -62,6 +69,8 @@ def _agent(env: Any, observation: Any, seed: int, number: int) -> Generator[Tool
     """Who makes the calls."""
     family, _, name = env.task.id.partition(".")
     rng = random.Random(f"{name if family == 'miniwob' else env.task.id} {seed} {number}")
+    if family == "desktop":
+        return desktop_calls(desktop.solution(name), observation, rng)
     if isinstance(env.task, SiteTask):
         return site_calls(env.task.solution(), observation, rng)
     return attempt_calls(name, observation, rng)
@@ -79,7 +88,7 @@ def _play(env: Any, seed: int, number: int) -> list[Record]:
             after, reward, terminated, truncated, _ = env.step(call)
             steps.append(
                 {
-                    "observation": {key: observation[key] for key in _KEPT},
+                    "observation": {key: observation[key] for key in _KEPT if key in observation},
                     "call": {"name": call.name, "args": dict(call.args)},
                     "reward": reward,
                     "terminated": terminated,
@@ -90,7 +99,7 @@ def _play(env: Any, seed: int, number: int) -> list[Record]:
             if terminated or truncated:
                 break
             call = agent.send(observation)
-    except (StopIteration, UsageError):
+    except (StopIteration, UsageError, ScriptError):
         pass  # the agent gave up
     return steps
 
@@ -120,7 +129,11 @@ def main(
 ) -> None:
     """Records attempts by scripted agents."""
     tasks = task or [f"miniwob.{name}" for name in POLICIES]
-    with out.open("wb") as file, zstandard.ZstdCompressor(level=12).stream_writer(file) as stream:
+    parameters = zstandard.ZstdCompressionParameters.from_level(12, window_log=_WINDOW_LOG, enable_ldm=True)
+    with (
+        out.open("wb") as file,
+        zstandard.ZstdCompressor(compression_params=parameters).stream_writer(file) as stream,
+    ):
         for entry in record(tasks, range(first, first + seeds), attempts):
             stream.write(json.dumps(entry, separators=(",", ":")).encode() + b"\n")
 

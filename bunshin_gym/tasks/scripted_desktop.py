@@ -18,14 +18,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 from xml.etree import ElementTree
 
 from bunshin_gym.errors import BunshinError, UsageError
 
-__all__ = ["Element", "ScriptError", "elements", "load_solution", "perform"]
+__all__ = ["Element", "ScriptError", "actions_of", "elements", "load_solution", "perform"]
 
 _LOOKS: Final = 60
 _TRIES: Final = 3
@@ -97,7 +97,7 @@ def perform(env: Env, seen: Mapping[str, Any], steps: Sequence[Any]) -> tuple[di
         return last[0][0]
 
     for number, step in enumerate(steps):
-        for action in _actions(step, look):
+        for action in actions_of(step, look):
             observation, reward, ended, _, _ = env.step(action)
             last[0] = (observation, reward, ended)
             if observation["last_action_error"]:
@@ -110,8 +110,12 @@ def _kind(step: Any) -> str:
     return next((kind for kind in kinds if isinstance(step, Mapping) and kind in step), "")
 
 
-def _actions(step: Any, look: Any) -> Iterator[Any]:
-    """The actions of a step; each is performed before the next one is asked for."""
+def actions_of(step: Any, look: Callable[[], Mapping[str, Any]]) -> Iterator[Any]:
+    """The actions of a step; each is performed before the next one is asked for, and `look` tells what came of it.
+
+    Raises:
+        ScriptError: what the step waits for does not come.
+    """
     if isinstance(step, str):
         yield step
         return

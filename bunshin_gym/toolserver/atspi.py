@@ -162,8 +162,8 @@ class _Walk:
             if len(item) != 10:
                 return  # the form of before 2.0, without counts
             ref, parent = to_ref(item[0]), to_ref(item[2])
-            if ref == self._root.ref:
-                continue
+            if ref == self._root.ref or ref[0] != self._root.ref[0]:
+                continue  # what another program has put into a window of this one is that one's to tell
             self._known[ref] = Accessible(
                 ref,
                 name=item[6],
