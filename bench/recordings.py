@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recorded attempts at MiniWoB++ tasks, and at our own desktop and site tasks: a compressed JSON Lines file, an attempt a line.
+"""Recorded attempts at MiniWoB++ tasks, and at our own desktop and site tasks, as compressed JSON Lines.
 
     {"task", "seed", "attempt", "steps": [{"observation", "call": {"name", "args"}, "reward", "terminated", "run_ns"}]}
 
@@ -46,7 +46,10 @@ Record = dict[str, Any]
 
 def load(path: Path) -> list[Record]:
     """Every attempt that made a call."""
-    with path.open("rb") as file, zstandard.ZstdDecompressor(max_window_size=1 << _WINDOW_LOG).stream_reader(file) as stream:
+    with (
+        path.open("rb") as file,
+        zstandard.ZstdDecompressor(max_window_size=1 << _WINDOW_LOG).stream_reader(file) as stream,
+    ):
         lines = io.TextIOWrapper(stream, encoding="utf-8")
         records = [json.loads(line) for line in lines]
     return [record for record in records if record["steps"]]

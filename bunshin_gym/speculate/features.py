@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bunshin_gym.speculate.goal import normal, spans_of, words_of
-from bunshin_gym.speculate.slots import Candidate, Fill
+from bunshin_gym.speculate.slots import Candidate, Fill, pieces_of
 from bunshin_gym.speculate.state import Element, State, call_key
 
 __all__ = ["DIMENSIONS", "Situation", "feature_rows"]
@@ -83,11 +83,15 @@ class Situation:
         spans = spans_of(view.instruction)
         self._quoted = frozenset(normal(span.text) for span in spans if span.kind == "quoted")
         self._used: Counter[str] = Counter(
-            value for step in steps for value in step.call.args.values() if isinstance(value, str)
+            piece.value
+            for step in steps
+            for value in step.call.args.values()
+            if isinstance(value, str)
+            for piece in pieces_of(value)
         )
         self._repeats: Counter[str] = Counter(call_key(step.call) for step in steps)
         self._last_key = call_key(steps[-1].call) if steps else ""
-        last_args = set(map(str, steps[-1].call.args.values())) if steps else set()
+        last_args = {str(p.value) for v in steps[-1].call.args.values() for p in pieces_of(v)} if steps else set()
         self._last_place = next(
             (place for place, element in enumerate(view.elements) if element.ref and element.ref in last_args), -1
         )
@@ -113,7 +117,8 @@ class Situation:
 
     def _about(self, fill: Fill) -> list[int]:
         """The same for all candidates that have it."""
-        key = (fill.slot.name, fill.slot.kind, fill.place if fill.span is None else fill.span.start)
+        place = fill.place if fill.span is None else fill.span.start
+        key = (fill.slot.name + fill.slot.before, fill.slot.kind, place)
         hashes = self._fills.get(key)
         if hashes is None:
             said = self._about_element(fill) if fill.span is None else self._about_span(fill)
@@ -216,7 +221,7 @@ def _labels(elements: Sequence[Element]) -> list[str]:
     labels, text, distance = [], "", 9
     for element in elements:
         distance += 1
-        if element.role in ("StaticText", "text", "LabelText") and element.name:
+        if element.role in ("StaticText", "text", "LabelText", "label") and element.name:
             text, distance = element.name, 0
         labels.append(element.name or (text if distance <= 3 else ""))
     return labels

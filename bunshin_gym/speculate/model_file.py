@@ -28,7 +28,7 @@ from bunshin_gym.errors import UsageError
 __all__ = ["SCHEMA", "VERSION", "Parts", "read_bytes", "write_atomically", "write_bytes"]
 
 SCHEMA: Final = "bunshin-gym/predictor"
-VERSION: Final = 1
+VERSION: Final = 2
 _META_MAX_BYTES: Final = 1 << 30
 
 

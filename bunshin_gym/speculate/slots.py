@@ -4,13 +4,16 @@
 An argument is explained by where its value can be found: it is an element's `ref` or its `name`, a
 piece of the instruction (`goal`), or always the same (`lit`). A call with explanations instead of
 values is a template, such as click(bid=ref, button="left"): it fits pages and tasks never seen.
-Which explanation to believe is counted for each tool's each argument.
+Of an argument that is source code, a piece is explained: the place in `pyautogui.click(410, 96)`,
+the text in `pyautogui.write('Total')`; what is around it is part of the template.
+Which explanation to believe is counted for each tool's each argument, and for each piece by what is around it.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -22,7 +25,7 @@ from bunshin_gym.speculate.goal import Span, spans_of
 from bunshin_gym.speculate.state import Element, State
 from bunshin_gym.types import ToolCall
 
-__all__ = ["Candidate", "Fill", "Slot", "Slots", "Template"]
+__all__ = ["Candidate", "Fill", "Slot", "Slots", "Template", "pieces_of"]
 
 _TEMPLATES_USED: Final = 48
 _TEMPLATES_MAX: Final = 1024
@@ -31,15 +34,26 @@ _PER_TEMPLATE_MAX: Final = 120
 _CANDIDATES_MAX: Final = 256
 _DEAD: Final = frozenset({"hidden", "disabled"})
 _KINDS: Final = ("ref", "goal", "name")
+# A place, or a quoted text; escapes at its end are not part of it.
+_PIECE: Final = re.compile(r"(?<=\()-?\d+, -?\d+(?=[,)])|(?<=')[^'\\]+(?=(?:\\[nt])*')")
+_SOURCE_MAX: Final = 400
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One argument of a template: its name, its explanation, and its JSON value if that is `lit`."""
+    """One argument of a template: its name, its explanation, and its JSON value if that is `lit`.
+
+    What is explained may be a piece of the argument; `before` and `after` are the rest.
+    """
 
     name: str
     kind: str
     literal: str = ""
+    before: str = ""
+    after: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name}={self.literal or f'{self.before}{self.kind}{self.after}'}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +64,7 @@ class Template:
     slots: tuple[Slot, ...]
 
     def __str__(self) -> str:
-        return f"{self.tool}({','.join(f'{slot.name}={slot.literal or slot.kind}' for slot in self.slots)})"
+        return f"{self.tool}({','.join(map(str, self.slots))})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +107,11 @@ class Slots:
     def learn(self, state: State, call: ToolCall) -> None:
         """Takes a recorded call into account."""
         for name, value in call.args.items():
-            for kind in _explanations(state, value):
-                self._explained[call.name, name, kind] += 1
-            self._values.setdefault((call.name, name), Counter())[canonical_json(value)] += 1
+            for piece in pieces_of(value):
+                field = piece.field(name)
+                for kind in _explanations(state, piece.value):
+                    self._explained[call.name, field, kind] += 1
+                self._values.setdefault((call.name, field), Counter())[canonical_json(piece.value)] += 1
         template = self.explain(state, call)
         self._templates[template] += 1
         self._by_task.setdefault(state.task, Counter())[template] += 1
@@ -104,7 +120,7 @@ class Slots:
                 self._roles.update(
                     (call.name, slot.name, element.role)
                     for element in state.view.elements
-                    if element.ref == call.args[slot.name]
+                    if f"{slot.before}{element.ref}{slot.after}" == call.args[slot.name]
                 )
         if len(self._templates) > 2 * _TEMPLATES_MAX:
             self._templates = Counter(dict(self._templates.most_common(_TEMPLATES_MAX)))
@@ -159,14 +175,18 @@ class Slots:
         return slots
 
     def _slot(self, state: State, tool: str, name: str, value: Any) -> Slot:
-        """The explanation that fits most often for this argument, among those that fit this value."""
-        values = self._values.get((tool, name), Counter())
-        best, best_count = "lit", sum(values.values()) - len(values)
-        for kind in _explanations(state, value):
-            count = self._explained[tool, name, kind]
-            if count > 0 and count >= best_count:
-                best, best_count = kind, count
-        return Slot(name, best, canonical_json(value) if best == "lit" else "")
+        """The explanation that fits most often for this argument or a piece of it, among those that fit this value."""
+        for piece in pieces_of(value):
+            field = piece.field(name)
+            values = self._values.get((tool, field), Counter())
+            best, best_count = "", sum(values.values()) - len(values)
+            for kind in _explanations(state, piece.value):
+                count = self._explained[tool, field, kind]
+                if count > 0 and count >= best_count:
+                    best, best_count = kind, count
+            if best:
+                return Slot(name, best, "", piece.before, piece.after)
+        return Slot(name, "lit", canonical_json(value))
 
     def _usable(self, task: str) -> list[Template]:
         """Templates of this task first, then those that are common everywhere."""
@@ -188,15 +208,36 @@ class Slots:
     def _fills(self, state: State, tool: str, slot: Slot) -> Iterator[Fill]:
         if slot.kind == "goal":
             for span in spans_of(state.view.instruction):
-                yield Fill(slot, span.text, span=span)
+                yield Fill(slot, f"{slot.before}{span.text}{slot.after}", span=span)
             return
         for place, element in enumerate(state.view.elements):
             if element.flags & _DEAD:
                 continue
             if slot.kind == "name" and element.name:
-                yield Fill(slot, element.name, element, place)
+                yield Fill(slot, f"{slot.before}{element.name}{slot.after}", element, place)
             elif slot.kind == "ref" and element.ref and self._roles[tool, slot.name, element.role]:
-                yield Fill(slot, element.ref, element, place)
+                yield Fill(slot, f"{slot.before}{element.ref}{slot.after}", element, place)
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """An argument, or a piece of one with what is around it."""
+
+    value: Any
+    before: str = ""
+    after: str = ""
+
+    def field(self, name: str) -> str:
+        """What such pieces are counted under."""
+        return f"{name}\0{self.before}\0{self.after}" if self.before or self.after else name
+
+
+def pieces_of(value: Any) -> list[_Piece]:
+    """The argument itself, then, if it is source code, what in it could have come from elsewhere."""
+    pieces = [_Piece(value)]
+    if isinstance(value, str) and len(value) <= _SOURCE_MAX:
+        pieces += [_Piece(m[0], value[: m.start()], value[m.end() :]) for m in _PIECE.finditer(value)]
+    return pieces
 
 
 def _explanations(state: State, value: Any) -> Iterable[str]:
@@ -231,7 +272,8 @@ def _call_of(template: Template, fills: tuple[Fill, ...]) -> ToolCall:
 
 
 def _dump_template(template: Template) -> list[Any]:
-    return [template.tool, [[slot.name, slot.kind, slot.literal] for slot in template.slots]]
+    slots = [[slot.name, slot.kind, slot.literal, slot.before, slot.after] for slot in template.slots]
+    return [template.tool, slots]
 
 
 def _load_templates(counts: Iterable[tuple[list[Any], int]]) -> Counter[Template]:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from bunshin_gym.cache.keys import canonical_json
+from bunshin_gym.speculate.desktop_view import read_screen
+from bunshin_gym.speculate.view import Element, View
 from bunshin_gym.types import ToolCall, ToolResult
 
 __all__ = ["Attempt", "Element", "Prediction", "State", "Step", "View", "call_key", "view_of"]
@@ -30,44 +32,6 @@ def call_key(call: ToolCall) -> str:
         UsageError: an argument is no JSON value.
     """
     return call.name + canonical_json(call.args)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Element:
-    """One thing on the screen that a call can be about.
-
-    Attributes:
-        ref: how calls name it, such as a bid; empty for plain text.
-        role: button, textbox, ...; "text" for plain text.
-        name: what it is called on the screen.
-        flags: what else is known: "focused", "checked", "disabled", ...
-        value: what an input holds.
-    """
-
-    ref: str
-    role: str
-    name: str
-    flags: frozenset[str] = frozenset()
-    value: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class View:
-    """An observation, as far as a prediction needs it.
-
-    Attributes:
-        page: which page or window is shown; without what changes at each visit.
-        instruction: what the task asks for, when the observation says it.
-        elements: in reading order, at most 400.
-        error: why the last call failed; empty when it did not.
-        focus: the ref of what has the focus; empty when nothing has.
-    """
-
-    page: str = ""
-    instruction: str = ""
-    elements: tuple[Element, ...] = ()
-    error: str = ""
-    focus: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +110,7 @@ def _inherit(view: View, before: View) -> View:
 
 
 def view_of(observation: Any, *, instruction: str = "") -> View:
-    """Reads an observation: a mapping with BrowserGym's keys, a text, or a mapping with `text`.
+    """Reads an observation: a mapping with BrowserGym's or OSWorld's keys, a text, or a mapping with `text`.
 
     What it does not know it leaves out; it never raises on an observation's content.
     """
@@ -156,8 +120,12 @@ def view_of(observation: Any, *, instruction: str = "") -> View:
         return View(instruction=instruction)
     goal = str(observation.get("goal") or observation.get("instruction") or instruction)
     error = str(observation.get("last_action_error") or "")
+    tree = observation.get("accessibility_tree")
+    if isinstance(tree, str) and tree.startswith("<"):
+        page, elements, focus = read_screen(tree, _ELEMENTS_MAX)
+        return View(page=page, instruction=goal, elements=elements, error=error, focus=focus)
+    tree = observation.get("axtree_txt") or tree
     focus = str(observation.get("focused_element_bid") or "")
-    tree = observation.get("axtree_txt") or observation.get("accessibility_tree")
     elements = _nodes(tree) if isinstance(tree, str) else _phrases(str(observation.get("text") or ""))
     return View(page=_page(observation), instruction=goal, elements=elements, error=error, focus=focus)
 
