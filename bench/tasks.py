@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import itertools
 import json
 import statistics
 import threading
@@ -78,15 +79,17 @@ def envs_of(task_id: str, count: int) -> Iterator[list[BunshinEnv]]:
 
 
 def at_once(task_id: str, action: Any, count: int) -> dict[str, float]:
-    """Resets and steps of some envs in threads, all at the same time."""
+    """Resets and steps of some envs in threads, all at the same time; every reset has a seed that never came before."""
     resets: list[float] = []
     steps: list[float] = []
     gate = threading.Barrier(count)
+    seeds = itertools.count(1000)
 
     def run(env: BunshinEnv) -> None:
-        for number in range(ROUNDS):
+        for _ in range(ROUNDS):
             gate.wait()
-            resets.append(seconds(lambda seed=number: env.reset(seed=seed)))
+            resets.append(seconds(lambda: env.reset(seed=next(seeds))))
+            env._wait_ended()
             gate.wait()
             steps.extend(seconds(lambda: env.step(action)) for _ in range(STEPS))
 
@@ -111,6 +114,16 @@ def ahead_ms(task_id: str) -> float:
             env.wait_ready()
             resets.append(seconds(lambda seed=number: env.reset(seed=seed)))
     return statistics.median(resets) * 1e3
+
+
+def again_ms(task_id: str) -> float:
+    """The median reset from a seed that has come twice before."""
+    with contextlib.closing(BunshinEnv(load_task(task_id))) as env:
+        resets = []
+        for _ in range(ROUNDS + 2):
+            resets.append(seconds(lambda: env.reset(seed=0)))
+            env._wait_ended()
+    return statistics.median(resets[2:]) * 1e3
 
 
 def boots(task_id: str) -> float:
@@ -228,12 +241,14 @@ def measure(families: Sequence[str], counts: Sequence[int], chromium: str) -> di
         progress.print(f"{family}: a boot for each reset")
         found[f"{family}_boot_ms"] = boots(task_id) * 1e3
         found[f"{family}_reset_ahead_ms"] = ahead_ms(task_id)
+        found[f"{family}_reset_again_ms"] = again_ms(task_id)
         for count in counts:
             progress.print(f"{family}: {count} at once")
             found |= {f"{family}{count}_{name}": value for name, value in at_once(task_id, action, count).items()}
         found[f"{family}_reset_over_boot"] = found[f"{family}_boot_ms"] / found[f"{family}{counts[0]}_reset_p50_ms"]
-        found[f"{family}_reset_ahead_over_boot"] = found[f"{family}_boot_ms"] / found[f"{family}_reset_ahead_ms"]
-    for name in ("reset_over_boot", "reset_ahead_over_boot"):
+        for kind in ("ahead", "again"):
+            found[f"{family}_reset_{kind}_over_boot"] = found[f"{family}_boot_ms"] / found[f"{family}_reset_{kind}_ms"]
+    for name in ("reset_over_boot", "reset_ahead_over_boot", "reset_again_over_boot"):
         found[name] = statistics.median(value for key, value in found.items() if key.endswith(f"_{name}"))
     found["step_overhead_ms"] = overhead_ms()
     peer = browsergym_ms(chromium) if chromium else None
@@ -241,6 +256,7 @@ def measure(families: Sequence[str], counts: Sequence[int], chromium: str) -> di
         found["browsergym_reset_ms"] = peer
         found["reset_over_browsergym"] = peer / found[f"miniwob{counts[0]}_reset_p50_ms"]
         found["reset_ahead_over_browsergym"] = peer / found["miniwob_reset_ahead_ms"]
+        found["reset_again_over_browsergym"] = peer / found["miniwob_reset_again_ms"]
     return found
 
 

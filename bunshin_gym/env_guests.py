@@ -4,35 +4,29 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import dataclasses
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Final, Protocol, runtime_checkable
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bunshin_gym.bases import BaseKey, BasePool, shared_bases
+from bunshin_gym.bases import BaseKey, BasePool, Fresh, Opening, shared_bases
 from bunshin_gym.broadcast import is_watched, publish, withdraw
 from bunshin_gym.episode import Measured, Run
-from bunshin_gym.errors import ClosedError, SnapshotLost, WorkspaceDied
+from bunshin_gym.errors import ClosedError, WorkspaceDied
 from bunshin_gym.events import emit
 from bunshin_gym.guest import Guest, Seen
-from bunshin_gym.tasks.base import Page, Task
+from bunshin_gym.tasks.base import Task
 
-__all__ = ["AheadTask", "EnvGuests"]
+__all__ = ["EnvGuests"]
 
 _log: Final = logging.getLogger(__name__)
-
-
-@runtime_checkable
-class AheadTask(Protocol):
-    """A task with something to do in a fresh workspace before its seed is known; `setup` takes it with or without."""
-
-    def ahead(self, page: Page) -> None:
-        """Does it."""
-        ...
 
 
 class EnvGuests:
@@ -42,20 +36,16 @@ class EnvGuests:
     _bases: BasePool | None
     _base_key: BaseKey
     _guest: Guest | None
-    _spare: Guest | None = None
+    _run: Run | None
+    _pixels: NDArray[np.uint8] | None
+    _spare: Fresh | None = None
+    _ending: Future[None] | None = None
     bury: Callable[[Guest], None] | None = None
     """Closes a workspace that is done with, if someone has taken that over; in whichever thread."""
 
-    def make_spare(self) -> Guest:
+    def make_spare(self) -> Fresh:
         """A workspace for a coming episode, ready but for the seed. In any thread; the caller hands it or closes it."""
-        guest = self._branch_of_base()
-        try:
-            if isinstance(self.task, AheadTask):
-                self.task.ahead(guest)
-        except BaseException:
-            guest.close()
-            raise
-        return guest
+        return self._pool.branch(self._base_key)
 
     @property
     def workspace_id(self) -> str | None:
@@ -70,24 +60,42 @@ class EnvGuests:
         assert isinstance(self, BunshinEnv)
         return env_html(self)
 
-    def hand(self, spare: Guest) -> None:
+    def hand(self, spare: Fresh) -> None:
         """Gives a spare for the next reset to begin in; it is the env's to close from now on."""
-        unused, self._spare = self._spare, spare
+        self._drop_spare()
+        self._spare = spare
+
+    def _drop_spare(self) -> None:
+        unused, self._spare = self._spare, None
         if unused is not None:
-            unused.close()
+            unused.guest.close()
 
-    def _fresh_guest(self) -> Guest:
-        spare, self._spare = self._spare, None
-        return self._branch_of_base() if spare is None else spare
+    @property
+    def _pool(self) -> BasePool:
+        return self._bases if self._bases is not None else shared_bases()
 
-    def _branch_of_base(self) -> Guest:
-        pool = self._bases if self._bases is not None else shared_bases()
-        base = pool.get(self._base_key)
-        try:
-            return base.branch()
-        except (WorkspaceDied, SnapshotLost):
-            pool.drop(self._base_key, base)
-            return pool.get(self._base_key).branch()
+    def _begin(self, seed: int) -> Opening:
+        """Begins an episode, in the kept state that is nearest to its first observation."""
+        pool, begun = self._pool, dataclasses.replace(self._base_key, seed=seed)
+        prepared = self._base_key.task
+        fresh, self._spare = self._spare, None
+        if fresh is None and prepared is not None and prepared.seeded:
+            fresh = pool.branch_begun(begun)
+        if fresh is None:
+            fresh = pool.branch(self._base_key)
+        self._guest, opening = fresh.guest, fresh.opening
+        if opening is None:
+            opening = Opening(setup=self.task.setup(fresh.guest, seed), seen=fresh.guest.act(()))
+            if prepared is not None:
+                pool.begun(begun, fresh.guest, opening)
+        self._run = Run(setup=copy.deepcopy(opening.setup), started_ns=time.monotonic_ns())
+        return opening
+
+    def _give_up(self) -> None:
+        """Ends a workspace in which no episode could begin."""
+        guest, self._guest, self._run = self._guest, None, None
+        if guest is not None:
+            guest.close()
 
     def _measured(self, event: str, guest: Guest, begun_ns: int, seen: Seen, *, memory: bool) -> Measured:
         """What a call cost that began then; told as an event too, if it has a name."""
@@ -145,17 +153,39 @@ class EnvGuests:
         except OSError as error:
             _log.warning("the screen of %s is not shown: %s", self.workspace_id, error)
 
-    @contextlib.contextmanager
-    def _ending(self, guest: Guest) -> Iterator[None]:
-        """Closes it in the end. What was set up in a workspace that died is gone with it."""
+    def _leave(self) -> Guest | None:
+        """Ends the episode, not yet its workspace, which the caller must."""
+        guest, run = self._guest, self._run
+        self._guest = self._run = self._pixels = None
+        if guest is None:
+            return None
         try:
+            # What was set up in a workspace that died is gone with it.
             with contextlib.suppress(WorkspaceDied, ClosedError):
-                yield
+                if run is not None:
+                    self.task.teardown(guest, run.setup.state)
+        except BaseException:
+            guest.close()
+            raise
         finally:
             workspace = getattr(guest, "workspace", None)
             if workspace is not None:
                 withdraw(Path(self._base_key.home), workspace.id)
-            if self.bury is None:
-                guest.close()
-            else:
-                self.bury(guest)
+        return guest
+
+    def _end_behind(self, guest: Guest | None) -> None:
+        """Ends a workspace in another thread: at most one of an env's at a time."""
+        if guest is None:
+            return
+        if self.bury is not None:
+            self.bury(guest)
+            return
+        undertaker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="bunshin-end")
+        self._ending = undertaker.submit(guest.close)
+        undertaker.shutdown(wait=False)
+
+    def _wait_ended(self) -> None:
+        """Returns when no workspace of a former episode is left; raises what ending it did."""
+        ending, self._ending = self._ending, None
+        if ending is not None:
+            ending.result()

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import functools
 import os
 import time
 from collections.abc import Mapping
@@ -14,7 +16,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from bunshin_gym.bases import BaseKey, BasePool, shared_bases
+from bunshin_gym.bases import BaseKey, BasePool
 from bunshin_gym.cache.keys import Context
 from bunshin_gym.cache.stamps import StampKind
 from bunshin_gym.env_guests import EnvGuests
@@ -131,19 +133,19 @@ class BunshinEnv(EnvGuests, EnvHooks, NotCopied, gymnasium.Env[dict[str, Any], s
         begun_ns = time.monotonic_ns()
         super().reset(seed=seed)
         task_seed = self._task_seed(options or {})
-        self._end_episode()
-        self._guest = guest = self._fresh_guest()
+        self._wait_ended()
+        used = self._leave()
         try:
-            setup = self.task.setup(guest, task_seed)
-            self._run = Run(setup=setup, started_ns=time.monotonic_ns())
-            seen = guest.act(())
-            observation = self._observation(seen)
+            opening = self._begin(task_seed)
+            guest, run = self._episode()
+            observation = self._observation(opening.seen)
         except BaseException:
-            self._guest = self._run = None
-            guest.close()
+            self._give_up()
             raise
-        info: dict[str, Any] = {"task": self.task.id, "task_seed": task_seed, **copy.deepcopy(dict(setup.info))}
-        info["measured"] = self._measured("reset", guest, begun_ns, seen, memory=self._measure_memory)
+        finally:
+            self._end_behind(used)
+        info: dict[str, Any] = {"task": self.task.id, "task_seed": task_seed, **copy.deepcopy(dict(run.setup.info))}
+        info["measured"] = self._measured("reset", guest, begun_ns, opening.seen, memory=self._measure_memory)
         self._show()
         return observation, info
 
@@ -188,13 +190,13 @@ class BunshinEnv(EnvGuests, EnvHooks, NotCopied, gymnasium.Env[dict[str, Any], s
 
     def close(self) -> None:
         """Ends the workspace and the view; idempotent. Branches of this env live on."""
-        self._end_episode()
-        if self._spare is not None:
-            self._spare.close()
-            self._spare = None
-        if self._view is not None:
-            self._view.close()
-            self._view = None
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._close_view)
+            stack.callback(self._drop_spare)
+            stack.callback(self._wait_ended)
+            used = self._leave()
+            if used is not None:
+                stack.callback(used.close if self.bury is None else functools.partial(self.bury, used))
 
     def abort(self) -> None:
         """Ends the workspace from any thread; a call that is under way in another raises. The next reset makes one."""
@@ -258,8 +260,7 @@ class BunshinEnv(EnvGuests, EnvHooks, NotCopied, gymnasium.Env[dict[str, Any], s
         """What a reset with these arguments starts, and options that alone make a reset start it; raises as `reset`."""
         super().reset(seed=seed)
         task_seed = self._task_seed(options or {})
-        pool = self._bases if self._bases is not None else shared_bases()
-        return context_of(self, pool.image_digest(self._base_key), task_seed), {"task_seed": task_seed}
+        return context_of(self, self._pool.image_digest(self._base_key), task_seed), {"task_seed": task_seed}
 
     @property
     def stamps(self) -> Mapping[str, StampKind]:
@@ -311,15 +312,6 @@ class BunshinEnv(EnvGuests, EnvHooks, NotCopied, gymnasium.Env[dict[str, Any], s
             raise UsageError(f"task_seed is a number from 0, not {given!r}")
         return int(given)
 
-    def _end_episode(self) -> None:
-        guest, run = self._guest, self._run
-        self._guest = self._run = self._pixels = None
-        if guest is None:
-            return
-        with self._ending(guest):
-            if run is not None:
-                self.task.teardown(guest, run.setup.state)
-
     def _read(self, action: object) -> tuple[tuple[ToolCall, ...], str, str]:
         """Returns the calls, the action as text, and what is wrong with it."""
         try:
@@ -350,6 +342,11 @@ class BunshinEnv(EnvGuests, EnvHooks, NotCopied, gymnasium.Env[dict[str, Any], s
         observation = self.surface.observation(seen.view, episode, self.screen)
         self._pixels = observation["screenshot"].copy()
         return observation
+
+    def _close_view(self) -> None:
+        if self._view is not None:
+            self._view.close()
+            self._view = None
 
     def _show(self) -> None:
         if self._run is not None and self._pixels is not None:

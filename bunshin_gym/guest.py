@@ -124,11 +124,6 @@ class GuestSnapshot(Protocol):
 class GuestBase(Protocol):
     """A booted workspace's snapshot, from which every episode starts."""
 
-    @property
-    def image_digest(self) -> str:
-        """The image it was booted from."""
-        ...
-
     def branch(self) -> Guest:
         """Makes a fresh workspace of it; from several threads at once if wanted."""
         ...

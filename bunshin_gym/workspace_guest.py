@@ -110,7 +110,7 @@ class WorkspaceGuest:
 
     def snapshot(self) -> WorkspaceBase:
         """See `Guest`."""
-        return WorkspaceBase(self._take(), image_digest="", socket=self._socket, engine=self._engine)
+        return WorkspaceBase(self._take(), socket=self._socket, engine=self._engine)
 
     def _take(self) -> Snapshot:
         """Between tool calls of whatever threads."""
@@ -189,9 +189,8 @@ def _guests(
 class WorkspaceBase:
     """A snapshot of a booted workspace with its desktop up and nothing done yet."""
 
-    def __init__(self, snapshot: Snapshot, *, image_digest: str, socket: str, engine: str | None) -> None:
+    def __init__(self, snapshot: Snapshot, *, socket: str, engine: str | None) -> None:
         self.snapshot = snapshot
-        self.image_digest = image_digest
         self._socket = socket
         self._engine = engine
 
@@ -222,7 +221,7 @@ class WorkspaceBase:
         """What `persist` wrote, in memory again; nothing of `path` is needed afterwards. Raises as `Snapshot.load`."""
         socket = (path / _SOCKET).read_text()
         snapshot = Snapshot.load(path / _PERSISTED, engine=key.engine, core=core(Path(key.home)))
-        return cls(snapshot, image_digest="", socket=socket, engine=key.engine)
+        return cls(snapshot, socket=socket, engine=key.engine)
 
     def close(self) -> None:
         """Gives the snapshot up; idempotent."""
@@ -274,8 +273,8 @@ def image_digest(key: BaseKey) -> str:
 
 def boot_base(key: BaseKey) -> WorkspaceBase:
     """Boots a workspace, takes its snapshot and ends it."""
-    guest, digest = boot_workspace(key)
+    guest, _ = boot_workspace(key)
     with ExitStack() as stack:
         stack.callback(guest.close)
         snapshot = guest.workspace.snapshot(engine=key.engine)
-        return WorkspaceBase(snapshot, image_digest=digest, socket=guest.client._path, engine=key.engine)
+        return WorkspaceBase(snapshot, socket=guest.client._path, engine=key.engine)

@@ -137,10 +137,17 @@ class Task(Protocol):
 
 @runtime_checkable
 class PreparedTask(Task, Protocol):
-    """A task whose setting up is the same every time and takes long: it is done once, and episodes fork the result.
+    """A task that does all it does inside the workspace, so that episodes can begin as forks of a state it has set up.
 
-    Its `setup` is called on such a fork. Equal tasks have to compare equal, and hash.
+    `prepare` is what is the same for every seed; it is run once, and `setup` on a fork of what came of it. The state
+    after `setup`, with what was seen then, is kept and forked as well: at once if no seed changes it, else from the
+    second time that a seed comes. Equal tasks have to compare equal, and hash.
     """
+
+    @property
+    def seeded(self) -> bool:
+        """Whether its seed changes how an episode begins."""
+        ...
 
     def prepare(self, page: Page) -> None:
         """Makes a fresh workspace ready; whatever it leaves open to the outside must be closed when it returns."""
@@ -165,6 +172,11 @@ class OnWebSites:
     @property
     def timed(self) -> bool:
         """Sites are taken to stand still while nobody acts."""
+        return False
+
+    @property
+    def seeded(self) -> bool:
+        """No: instances are tasks."""
         return False
 
     def reseed(self, page: Page, seed: int) -> None:

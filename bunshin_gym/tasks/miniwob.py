@@ -31,8 +31,7 @@ _SEEDS: Final = 1 << 31
 _GAVE_UP: Final = "infeasible"
 
 # A page says by no event that it is ready: its load handlers may still wait for their data.
-_START: Final = """async ([url, seed, patience_ms]) => {
-  if (url !== null && location.href !== url) return null;
+_START: Final = """async ([seed, patience_ms]) => {
   const until = async (ready, what) => {
     const end = performance.now() + patience_ms;
     while (!ready()) {
@@ -109,20 +108,22 @@ class MiniWoBTask:
     def _is_flight(self) -> bool:
         return self.name.startswith("flight.")
 
-    def ahead(self, page: Page) -> None:
+    @property
+    def seeded(self) -> bool:
+        """Pages draw what they ask for."""
+        return True
+
+    def prepare(self, page: Page) -> None:
         """Opens the page."""
         page.open(self.url)
 
     def setup(self, page: Page, seed: int) -> Setup:
-        """Opens the page and starts an episode from the seed.
+        """Starts an episode of the open page from the seed.
 
         Raises:
-            ToolError: the page does not load or never becomes ready.
+            ToolError: the page never becomes ready.
         """
-        goal = page.evaluate(_START, [self.url, str(seed % _SEEDS), 10_000])
-        if goal is None:
-            page.open(self.url)
-            goal = page.evaluate(_START, [None, str(seed % _SEEDS), 10_000])
+        goal = page.evaluate(_START, [str(seed % _SEEDS), 10_000])
         if not isinstance(goal, str):
             raise ToolError(f"{self.id}: the page has no goal: {goal!r}")
         return Setup(goal=goal, info={"seed": seed % _SEEDS})

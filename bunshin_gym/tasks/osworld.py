@@ -64,6 +64,11 @@ class DesktopTask:
         """Yes: see `ALL_TIMED`."""
         return ALL_TIMED
 
+    @property
+    def seeded(self) -> bool:
+        """No: programs on the desktop have no random numbers of ours."""
+        return False
+
     def prepare(self, page: Page) -> None:
         """Runs the steps of its `config`.
 
@@ -77,7 +82,6 @@ class DesktopTask:
 
     def setup(self, page: Page, seed: int) -> Setup:
         """Says what is to be done; all else is done already."""
-        page.call("seed", {"value": seed})
         return Setup(goal=self.definition.instruction, info={"domain": self.definition.domain})
 
     def validate(self, page: Page, state: Mapping[str, Any], messages: Sequence[Message]) -> Verdict:

@@ -172,7 +172,7 @@ class SiteTask(OnWebSites):
         page.open(self._filled(self.definition.verified["start_urls"][0]))
 
     def setup(self, page: Page, seed: int) -> Setup:
-        """Says what to do; all else was done by `prepare`. The seed changes nothing: instances are tasks."""
+        """Says what to do; all else was done by `prepare`. The seed changes nothing."""
         goal = f"{self.definition.verified['intent']}\n\n{response_format(self.definition.verified)}"
         info = {"template": self.definition.template, "split": self.definition.split}
         return Setup(goal=goal, info=info)

@@ -8,6 +8,7 @@ import threading
 from collections import deque
 from typing import Final
 
+from bunshin_gym.bases import Fresh
 from bunshin_gym.env_guests import EnvGuests
 from bunshin_gym.errors import BunshinError
 from bunshin_gym.guest import Guest
@@ -32,12 +33,12 @@ class Nursery:
         self._most, self._admission = most, admission
         self._wake = threading.Condition()
         self._dead: deque[Guest] = deque()
-        self._ready: dict[str, deque[Guest]] = {}
+        self._ready: dict[str, deque[Fresh]] = {}
         self._wanted: deque[EnvGuests] = deque(maxlen=most or 1)
         self._paused = self._closed = self._broken = self._busy = False
         self._thread: threading.Thread | None = None
 
-    def take(self, env: EnvGuests) -> Guest | None:
+    def take(self, env: EnvGuests) -> Fresh | None:
         """A spare for the env's task, or None; another one will be made."""
         if not self._most:
             return None
@@ -83,7 +84,7 @@ class Nursery:
         if thread is not None:
             thread.join()
         for ready in self._ready.values():
-            self._dead.extend(ready)
+            self._dead.extend(spare.guest for spare in ready)
         self._ready.clear()
         while self._dead:
             self._dead.pop().close()
@@ -132,9 +133,9 @@ class Nursery:
 
     def _make(self, env: EnvGuests) -> None:
         with self._admission.making():
-            guest = env.make_spare()
+            spare = env.make_spare()
         with self._wake:
             if not self._closed:
-                self._ready.setdefault(env.task.id, deque()).append(guest)
+                self._ready.setdefault(env.task.id, deque()).append(spare)
                 return
-        guest.close()
+        spare.guest.close()

@@ -98,7 +98,7 @@ with ToolSequenceCache(BunshinEnv(task), directory, budgets=budgets) as env:
     sources = [env.step(action)[4]["cache"].source for action in actions]
     inner = env.materialise()
     told = {
-        "sources": sources, "parts": dict(inner.state_parts()), "booted": len(shared_bases()._slots),
+        "sources": sources, "parts": dict(inner.state_parts()), "booted": len(shared_bases()._kept),
         "drawn": inner.np_random.integers(1 << 30, size=3).tolist(),
     }
     told["reward"] = env.step(actions[-1])[1]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,7 @@ import pytest
 
 from bunshin_gym.bases import BaseKey
 from bunshin_gym.surfaces import Episode
-from bunshin_gym.tasks import load_task
-from bunshin_gym.tasks.miniwob import env_names
+from bunshin_gym.tasks.miniwob import env_names, make_task
 from bunshin_gym.tasks.miniwob_names import camel_case
 from bunshin_gym.tasks.scripted import SCRIPTED, solve
 from bunshin_gym.workspace_guest import WorkspaceGuest, boot_workspace
@@ -55,12 +55,13 @@ def test_every_task_starts_alike_and_takes_an_action(
     make: Callable[..., Any], booted: Callable[[BaseKey], WorkspaceGuest], name: str
 ) -> None:
     env = make(name.removeprefix("MiniWoB-")).unwrapped
-    guest = booted(env._base_key)
+    guest = booted(replace(env._base_key, task=None))
     late = env.task.name in DRAWN_LATE
     look = env.surface.parse("noop(1000)") if late else ()
     starts = []
     for _ in range(2):
         guest.client.call("reset_browser")
+        env.task.prepare(guest)
         setup = env.task.setup(guest, 1)
         starts.append(env.surface.observation(guest.act(look).view, Episode(goal=setup.goal), env.screen))
     assert starts[0] in env.observation_space
@@ -92,9 +93,10 @@ def test_a_booted_workspace_and_a_branch_show_and_score_the_same(make: Callable[
     """What a fork is worth depends on it being the same as a boot."""
     env = make(camel_case(name))
     seen, info = env.reset(seed=5)
-    task = load_task(f"miniwob.{name}")
+    task = make_task(name)
     guest, _ = boot_workspace(env.unwrapped._base_key)
     try:
+        task.prepare(guest)
         setup = task.setup(guest, info["task_seed"])
         view = guest.act(()).view
         assert setup.goal == seen["goal"]
@@ -107,6 +109,27 @@ def test_a_booted_workspace_and_a_branch_show_and_score_the_same(make: Callable[
             assert task.validate(guest, setup.state, ()).reward == reward == 1.0
     finally:
         guest.close()
+
+
+@pytest.mark.parametrize("name", ["ClickTest", "LoginUser", "ClickCheckboxes", "FlightAA", "UseAutocomplete"])
+def test_the_first_observation_that_is_kept_is_what_its_branch_shows(make: Callable[..., Any], name: str) -> None:
+    env = make(name)
+    starts = [env.reset(options={"task_seed": 5}) for _ in range(3)]
+    assert [info["measured"].look_ns == 0 for _, info in starts] == [False, False, True]
+    assert all(_unequal(starts[0][0], seen) == [] for seen, _ in starts)
+    assert starts[0][1] == starts[2][1]
+    assert _unequal(starts[2][0], env.unwrapped.observe()) == []
+    (branch,) = env.unwrapped.fork()
+    try:
+        assert _unequal(starts[2][0], branch.observe()) == []
+        assert branch.state_digest() == env.unwrapped.state_digest()
+    finally:
+        branch.close()
+    other, _ = env.reset(options={"task_seed": 6})
+    again, info = env.reset(options={"task_seed": 5})
+    assert info["measured"].look_ns == 0
+    assert _unequal(starts[0][0], again) == []
+    assert other["screenshot"].shape == again["screenshot"].shape
 
 
 def test_scores_do_not_depend_on_what_ran_before(make: Callable[..., Any]) -> None:

@@ -37,7 +37,7 @@ class FakeMachine:
         self.stall = threading.Event()
 
     def pool(self) -> BasePool:
-        return BasePool(self.boot, load=self.load)
+        return BasePool(self.boot, image_digest=lambda key: "0" * 64, load=self.load, set_up_max=2)
 
     def load(self, key: BaseKey, path: Path) -> FakeGuestSnapshot:
         page = json.loads((path / "page.json").read_text())
@@ -201,7 +201,6 @@ class FakeGuestSnapshot:
 class FakeBase:
     def __init__(self, machine: FakeMachine, key: BaseKey) -> None:
         self.machine, self.key, self.closed = machine, key, False
-        self.image_digest = "0" * 64
         with machine.lock:
             machine.boots += 1
             machine.bases += 1

@@ -79,26 +79,20 @@ def test_tasks_by_id() -> None:
         assert load_task(f"miniwob.{name}").id == f"miniwob.{name}"
 
 
-def test_setup_opens_the_page_and_seeds_it() -> None:
-    page = ScriptedPage(None, "Click the button.")
-    url = "file:///opt/bunshin/miniwob/miniwob/click-test.html"
-    setup = MiniWoBTask(name="click-test").setup(page, (1 << 31) + 5)
-    assert page.opened == [url]
-    assert [asked[1][:2] for asked in page.asked] == [[url, "5"], [None, "5"]]
+def test_the_page_is_opened_once_and_seeded_each_time() -> None:
+    page = ScriptedPage("Click the button.")
+    task = MiniWoBTask(name="click-test")
+    task.prepare(page)
+    setup = task.setup(page, (1 << 31) + 5)
+    assert page.opened == ["file:///opt/bunshin/miniwob/miniwob/click-test.html"]
+    assert [asked[1][0] for asked in page.asked] == ["5"]
     assert setup.goal == "Click the button."
     assert setup.info == {"seed": 5}
 
 
 def test_a_page_without_a_goal_is_an_error() -> None:
     with pytest.raises(ToolError, match="has no goal"):
-        MiniWoBTask(name="click-test").setup(ScriptedPage(None, None), 1)
-
-
-def test_a_page_that_was_opened_ahead_is_not_opened_again() -> None:
-    page = ScriptedPage("Click the button.")
-    MiniWoBTask(name="click-test").ahead(page)
-    assert MiniWoBTask(name="click-test").setup(page, 1).goal == "Click the button."
-    assert len(page.opened) == 1
+        MiniWoBTask(name="click-test").setup(ScriptedPage(None), 1)
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,7 @@ def test_a_slot_that_cannot_be_refilled_stays_truncated_until_it_can(
     def fail(*_: Any, **__: Any) -> Any:
         raise ResourceError("no memory for it")
 
-    monkeypatch.setattr(BunshinEnv, "_fresh_guest", fail)
+    monkeypatch.setattr(BunshinEnv, "_begin", fail)
     _, _, _, truncated, infos = env.step([NOOP, NOOP])
     assert truncated.tolist() == [True, False]
     assert "no memory for it" in infos["workspace_died"][0]

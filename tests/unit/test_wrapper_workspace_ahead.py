@@ -29,8 +29,8 @@ def guest_of(env: WorkspaceAhead) -> Any:
 def spare_of(env: WorkspaceAhead) -> Any:
     """The workspace that is ready."""
     env.wait_ready()
-    (guest,) = [guest for guests in env._nursery._ready.values() for guest in guests]
-    return guest
+    (spare,) = [spare for spares in env._nursery._ready.values() for spare in spares]
+    return spare.guest
 
 
 def test_a_reset_begins_in_the_workspace_that_was_made_ahead(env: WorkspaceAhead, machine: FakeMachine) -> None:
