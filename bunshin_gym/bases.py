@@ -52,6 +52,7 @@ class BaseKey:
         memory_max_bytes: limit of each workspace; None for none.
         task: what has prepared the workspace after its boot; None for nobody.
         seed: what the task was set up from after that; None if it was not.
+        tree: whether the first observation has the accessibility tree.
     """
 
     home: str
@@ -62,6 +63,7 @@ class BaseKey:
     memory_max_bytes: int | None = None
     task: PreparedTask | None = None
     seed: int | None = None
+    tree: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,10 +176,10 @@ class BasePool:
 
     def _prepare(self, key: BaseKey, task: PreparedTask) -> Fresh:
         """Lets a task prepare a fresh workspace, keeps that state, and goes on in it."""
-        guest = self.branch(dataclasses.replace(key, task=None)).guest
+        guest = self.branch(dataclasses.replace(key, task=None, tree=True)).guest
         try:
             task.prepare(guest)
-            opening = None if task.seeded else Opening(setup=task.setup(guest, 0), seen=guest.act(()))
+            opening = None if task.seeded else Opening(setup=task.setup(guest, 0), seen=guest.act((), tree=key.tree))
             self._keep(key, _State(guest.snapshot(), opening and opening.again()))
         except BaseException:
             guest.close()

@@ -35,6 +35,7 @@ class EnvGuests:
     task: Task
     _bases: BasePool | None
     _base_key: BaseKey
+    _tree: bool
     _guest: Guest | None
     _run: Run | None
     _pixels: NDArray[np.uint8] | None
@@ -85,7 +86,8 @@ class EnvGuests:
             fresh = pool.branch(self._base_key)
         self._guest, opening = fresh.guest, fresh.opening
         if opening is None:
-            opening = Opening(setup=self.task.setup(fresh.guest, seed), seen=fresh.guest.act(()))
+            setup = self.task.setup(fresh.guest, seed)
+            opening = Opening(setup=setup, seen=fresh.guest.act((), tree=self._tree))
             if prepared is not None:
                 pool.begun(begun, fresh.guest, opening)
         self._run = Run(setup=copy.deepcopy(opening.setup), started_ns=time.monotonic_ns())

@@ -46,6 +46,7 @@ def stored_state(env: BunshinEnv) -> dict[str, Any]:
             "memory_max_bytes": env._base_key.memory_max_bytes,
             "measure_memory": env._measure_memory,
             "elapsed_time": env._elapsed_time,
+            "tree": env._tree,
         },
         "setup": {"goal": run.setup.goal, "state": dict(run.setup.state), "info": dict(run.setup.info)},
         "elapsed_ns": time.monotonic_ns() - run.started_ns,

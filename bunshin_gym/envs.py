@@ -60,6 +60,8 @@ class BunshinEnv(EnvGuests, EnvHooks, NotCopied, gymnasium.Env[dict[str, Any], s
         memory_max_bytes: limit of each workspace; None for none.
         measure_memory: whether infos of reset and fork have the workspace's memory; it takes time.
         elapsed_time: whether observations have `elapsed_time`, which makes each of them another one.
+        tree: whether observations have the accessibility tree, which takes most of a look's time at a large page or a
+            full desktop; an agent that goes by the picture need not wait for it.
         render_mode: `rgb_array`, or `human` for a window (without a display: a picture file).
         home: the state directory; None is `$BUNSHIN_HOME`, or /var/lib/bunshin.
         bases: where workspaces come from; None is this process's shared pool.
@@ -80,6 +82,7 @@ class BunshinEnv(EnvGuests, EnvHooks, NotCopied, gymnasium.Env[dict[str, Any], s
         memory_max_bytes: int | None = None,
         measure_memory: bool = False,
         elapsed_time: bool = False,
+        tree: bool = True,
         render_mode: str | None = None,
         home: str | None = None,
         bases: BasePool | None = None,
@@ -93,10 +96,13 @@ class BunshinEnv(EnvGuests, EnvHooks, NotCopied, gymnasium.Env[dict[str, Any], s
         self.screen = self.task.screen if screen is None else Screen(width=screen[0], height=screen[1])
         self.render_mode = render_mode
         self.action_space = self.surface.action_space(self.screen)
-        self.observation_space = self.surface.observation_space(self.screen, elapsed_time=elapsed_time)
-        self._elapsed_time = elapsed_time
+        self._elapsed_time, self._tree = elapsed_time, tree
+        self._unseen = () if tree else self.surface.tree_keys
+        seen = self.surface.observation_space(self.screen, elapsed_time=elapsed_time).spaces
+        self.observation_space = gymnasium.spaces.Dict({key: seen[key] for key in seen if key not in self._unseen})
         self._measure_memory = measure_memory
         self._bases = bases
+        prepared = self.task if isinstance(self.task, PreparedTask) else None
         self._base_key = BaseKey(
             home=home or os.environ.get("BUNSHIN_HOME", "/var/lib/bunshin"),
             image=image or self.task.image,
@@ -104,7 +110,8 @@ class BunshinEnv(EnvGuests, EnvHooks, NotCopied, gymnasium.Env[dict[str, Any], s
             surface=self.task.surface,
             engine=engine,
             memory_max_bytes=memory_max_bytes,
-            task=self.task if isinstance(self.task, PreparedTask) else None,
+            task=prepared,
+            tree=tree or prepared is None,
         )
         self._guest: Guest | None = None
         self._run: Run | None = None
@@ -166,7 +173,7 @@ class BunshinEnv(EnvGuests, EnvHooks, NotCopied, gymnasium.Env[dict[str, Any], s
         guest, run = self._episode()
         calls, run.last_action, run.last_error = self._read(action)
         run.steps += 1
-        seen = guest.act([call for call in calls if call.name not in _USER_TOOLS])
+        seen = guest.act([call for call in calls if call.name not in _USER_TOOLS], tree=self._tree)
         run.last_error = run.last_error or seen.error
         run.messages += self._said(calls, seen)
         verdict = (
@@ -274,7 +281,7 @@ class BunshinEnv(EnvGuests, EnvHooks, NotCopied, gymnasium.Env[dict[str, Any], s
             ResetNeeded: there is no episode.
         """
         guest, _ = self._episode()
-        return self._observation(guest.act(()))
+        return self._observation(guest.act((), tree=self._tree))
 
     def stats(self) -> WorkspaceStats:
         """What the workspace takes now: processes, threads, memory by who shares it, disk."""
@@ -340,6 +347,8 @@ class BunshinEnv(EnvGuests, EnvHooks, NotCopied, gymnasium.Env[dict[str, Any], s
             elapsed_ns=time.monotonic_ns() - run.started_ns if self._elapsed_time else None,
         )
         observation = self.surface.observation(seen.view, episode, self.screen)
+        for key in self._unseen:
+            del observation[key]
         self._pixels = observation["screenshot"].copy()
         return observation
 
@@ -367,6 +376,7 @@ class BunshinEnv(EnvGuests, EnvHooks, NotCopied, gymnasium.Env[dict[str, Any], s
             memory_max_bytes=self._base_key.memory_max_bytes,
             measure_memory=self._measure_memory,
             elapsed_time=self._elapsed_time,
+            tree=self._tree,
             render_mode=self.render_mode,
             home=self._base_key.home,
             bases=self._bases,

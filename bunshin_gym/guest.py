@@ -46,8 +46,8 @@ class Guest(Page, Protocol):
         """What the snapshot cost that it was made from; None if it was booted."""
         ...
 
-    def act(self, calls: Sequence[ToolCall]) -> Seen:
-        """Runs calls in order until one fails, then looks. No calls: only looks.
+    def act(self, calls: Sequence[ToolCall], *, tree: bool = True) -> Seen:
+        """Runs calls in order until one fails, then looks; no calls: only looks. Without `tree`, not at that.
 
         Raises:
             WorkspaceDied: the workspace is gone.

@@ -81,14 +81,14 @@ class WorkspaceGuest:
             raise ToolError(f"{argv[0]}: exit code {done.exit_code}: {done.stderr.decode(errors='replace').strip()}")
         return done.stdout.decode(errors="replace")
 
-    def act(self, calls: Sequence[ToolCall]) -> Seen:
+    def act(self, calls: Sequence[ToolCall], *, tree: bool = True) -> Seen:
         """See `Guest`."""
         begun_ns = time.monotonic_ns()
         tool_ns = 0
         with self._watched():
             for number, call in enumerate(calls, start=1):
                 if number == len(calls):
-                    view = self.client.step(call.name, call.args)
+                    view = self.client.step(call.name, call.args, tree=tree)
                     tool_ns += int(view["action_ms"] * 1e6)
                     error = view["last_action_error"]
                     break
@@ -96,10 +96,10 @@ class WorkspaceGuest:
                 tool_ns += int(acted["action_ms"] * 1e6)
                 error = acted["last_action_error"]
                 if error:
-                    view = self.client.observe()
+                    view = self.client.observe(tree=tree)
                     break
             else:
-                view, error, number = self.client.observe(), "", 0
+                view, error, number = self.client.observe(tree=tree), "", 0
         look_ns = time.monotonic_ns() - begun_ns - tool_ns
         return Seen(view=view, error=error, run=number, tool_ns=tool_ns, look_ns=look_ns)
 

@@ -55,6 +55,11 @@ class Surface(Protocol):
         ...
 
     @property
+    def tree_keys(self) -> tuple[str, ...]:
+        """Keys of observations that come from the accessibility tree."""
+        ...
+
+    @property
     def effects(self) -> Mapping[str, ToolEffect]:
         """Every tool's name, and what running it again means."""
         ...

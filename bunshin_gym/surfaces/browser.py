@@ -123,6 +123,7 @@ class BrowserSurface:
     """Implements `Surface` for pages in a browser."""
 
     name: Final = "browser"
+    tree_keys: Final = ("axtree_txt",)
     tools: Final[Mapping[str, Tool]] = BROWSER_TOOLS
     effects: Final[Mapping[str, ToolEffect]] = MappingProxyType(
         {name: tool.effect for name, tool in BROWSER_TOOLS.items()}

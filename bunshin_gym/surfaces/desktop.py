@@ -80,6 +80,7 @@ class DesktopSurface:
     """
 
     name: Final = "desktop"
+    tree_keys: Final = ("accessibility_tree", "terminal")
     tools: Final[Mapping[str, Tool]] = DESKTOP_TOOLS
     effects: Final[Mapping[str, ToolEffect]] = MappingProxyType(
         {name: tool.effect for name, tool in DESKTOP_TOOLS.items()}

@@ -32,6 +32,7 @@ class EnvOptions(TypedDict, total=False):
     memory_max_bytes: int | None
     measure_memory: bool
     elapsed_time: bool
+    tree: bool
     render_mode: str | None
     home: str | None
     bases: BasePool | None

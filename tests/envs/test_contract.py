@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
@@ -102,3 +103,17 @@ def test_infos_have_what_it_cost(make: Callable[..., Any]) -> None:
         assert measured.unique_bytes > 0
     assert env.step("noop(20)")[4]["measured"].tool_ns >= 20_000_000
     branch.close()
+
+
+def test_without_the_tree_it_is_not_read_and_all_else_is_the_same(make: Callable[..., Any]) -> None:
+    blind, seeing = make("ClickButton", tree=False), make("ClickButton")
+    (seen, _), (wanted, _) = blind.reset(seed=3), seeing.reset(seed=3)
+    (action,) = solve("miniwob.click-button", wanted)
+    for _ in range(2):
+        assert set(wanted) - set(seen) == {"axtree_txt"}
+        assert all(np.array_equal(seen[key], wanted[key]) for key in seen)
+        assert "axtree_txt" not in blind.observation_space.spaces
+        (seen, *after), (wanted, *wanted_after) = blind.step(action), seeing.step(action)
+        assert after[:3] == wanted_after[:3]
+    blind.reset(seed=3)
+    check_fork(blind)

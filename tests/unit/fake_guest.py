@@ -84,7 +84,7 @@ class FakeGuest:
         self._check()
         return " ".join(argv)
 
-    def act(self, calls: Sequence[ToolCall]) -> Seen:
+    def act(self, calls: Sequence[ToolCall], *, tree: bool = True) -> Seen:
         error, run = "", 0
         for call in calls:
             self._check()
@@ -93,7 +93,8 @@ class FakeGuest:
             if error:
                 break
         self._check()
-        return Seen(view=self._view(), error=error, run=run, tool_ns=run * 1000, look_ns=10)
+        view = {**self._view(), **({} if tree else {"axtree_txt": ""})}
+        return Seen(view=view, error=error, run=run, tool_ns=run * 1000, look_ns=10)
 
     def _run(self, call: ToolCall) -> str:
         if call.name == "keyboard_type":

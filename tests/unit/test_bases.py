@@ -46,9 +46,9 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     counted: Counter[str] = Counter()
     act = FakeGuest.act
 
-    def counting(self: FakeGuest, calls: Any) -> Any:
+    def counting(self: FakeGuest, calls: Any, **wanted: Any) -> Any:
         counted["looks"] += 1
-        return act(self, calls)
+        return act(self, calls, **wanted)
 
     monkeypatch.setattr(FakeGuest, "act", counting)
     return counted
@@ -203,6 +203,14 @@ def test_a_task_that_cannot_be_prepared_leaves_nothing(
         with pytest.raises(ToolError):
             env.reset(seed=1)
         assert machine.guests == 1, "the prepared state alone"
+
+
+def test_a_first_observation_with_the_tree_is_not_one_without(make: Callable[..., BunshinEnv]) -> None:
+    task = Prepared(seeded=False)
+    blind, seeing = make(task, tree=False), make(task)
+    for _ in range(2):
+        assert "axtree_txt" not in blind.reset(seed=1)[0]
+        assert "textbox" in seeing.reset(seed=1)[0]["axtree_txt"]
 
 
 def test_threads_prepare_once(make: Callable[..., BunshinEnv]) -> None:

@@ -20,7 +20,7 @@ from gymnasium.vector import SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 
 from bunshin_gym.bases import BaseKey
-from bunshin_gym.env_state import stored_state, write_state
+from bunshin_gym.env_state import read_state, stored_state, write_state
 from bunshin_gym.envs import BunshinEnv
 from bunshin_gym.errors import (
     BunshinError,
@@ -333,6 +333,29 @@ def test_elapsed_time_on_request(env: BunshinEnv) -> None:
     assert seen in timed.observation_space
     assert timed.step("noop(0)")[0]["elapsed_time"][0] > seen["elapsed_time"][0]
     timed.close()
+
+
+def test_without_the_tree_nobody_reads_it(env: BunshinEnv, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    wanted = []
+    act = FakeGuest.act
+
+    def noting(self: FakeGuest, calls: Any, *, tree: bool = True) -> Any:
+        wanted.append(tree)
+        return act(self, calls, tree=tree)
+
+    monkeypatch.setattr(FakeGuest, "act", noting)
+    blind = BunshinEnv(FakeTask(), bases=env._bases, tree=False)
+    check_fork(blind)
+    seen, _ = blind.reset(seed=1)
+    assert seen in blind.observation_space
+    assert set(env.observation_space.spaces) - set(seen) == {"axtree_txt"}  # type: ignore[attr-defined]
+    (branch,) = blind.fork()
+    assert branch.observe() in blind.observation_space
+    write_state(tmp_path / "state", stored_state(branch))
+    assert read_state(tmp_path / "state")["made"]["tree"] is False
+    assert not any(wanted)
+    branch.close()
+    blind.close()
 
 
 def test_it_works_in_a_running_loop(env: BunshinEnv) -> None:
