@@ -22,6 +22,6 @@ def _machine() -> Iterator[None]:
 @pytest.fixture
 def desktop() -> Iterator[Any]:
     """A fresh desktop."""
-    guest = shared_bases().get(key()).branch()
+    guest = shared_bases().branch(key()).guest
     yield guest
     guest.close()

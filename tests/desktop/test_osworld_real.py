@@ -180,7 +180,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]
 
     cache = tmp_path_factory.mktemp("cache")
     package = Path(bunshin_gym.__file__).parent / "osworld"
-    guest = shared_bases().get(key()).branch()
+    guest = shared_bases().branch(key()).guest
     try:
         with Endpoint(guest) as endpoint:
             for path, status in (("/platform", 200), ("/no_such", 404)):
