@@ -42,43 +42,71 @@ static void touch(uint64_t start, uint64_t end)
 	madvise((void *)start, end - start, MADV_POPULATE_WRITE);
 }
 
-static bool collapse(uint64_t block, uint64_t first)
+/* Of the ranges from @i on, what lies in [start, end); @i: the first that goes beyond it. */
+static uint64_t wanted_bytes(uint64_t start, uint64_t end, size_t *i)
 {
-	touch(first, first + PAGE_SIZE);
-	return !madvise((void *)block, HUGE, MADV_COLLAPSE);
-}
-
-/* What of the ranges from @i on lies in the block; @i: the first that goes beyond it. */
-static void populate_block(uint64_t block, size_t *i)
-{
-	uint64_t end = block + HUGE, first = max_t(uint64_t, wanted.v[*i].start, block), bytes = 0;
-	size_t from = *i, k;
-	bool huge;
+	uint64_t bytes = 0;
 
 	for (; *i < wanted.n && wanted.v[*i].start < end; ++*i) {
 		const struct bunshin_range *r = &wanted.v[*i];
 
-		bytes += min_t(uint64_t, r->end, end) - max_t(uint64_t, r->start, block);
+		bytes += min_t(uint64_t, r->end, end) - max_t(uint64_t, r->start, start);
 		if (r->end > end)
 			break;
 	}
-	huge = bytes >= WANTED_MIN && collapse(block, first);
-	for (k = from; !huge && k < wanted.n && wanted.v[k].start < end; k++)
-		touch(max_t(uint64_t, wanted.v[k].start, block), min_t(uint64_t, wanted.v[k].end, end));
+	return bytes;
+}
+
+static void touch_wanted(uint64_t start, uint64_t end, size_t i)
+{
+	for (; i < wanted.n && wanted.v[i].start < end; i++)
+		touch(max_t(uint64_t, wanted.v[i].start, start), min_t(uint64_t, wanted.v[i].end, end));
+}
+
+/* Neighbouring blocks that shall be huge pages, each with one page in it; @first: the first range in them. */
+struct run {
+	uint64_t start, end;
+	size_t first;
+};
+
+/* One call for all of them: each waits until every processor has let go of the pages that it keeps at hand. */
+static void collapse(struct run *run)
+{
+	if (run->start < run->end && madvise((void *)run->start, run->end - run->start, MADV_COLLAPSE))
+		touch_wanted(run->start, run->end, run->first);
+	run->start = run->end = 0;
+}
+
+static void populate_block(uint64_t block, size_t *i, struct run *run)
+{
+	uint64_t end = block + HUGE, first = max_t(uint64_t, wanted.v[*i].start, block);
+	size_t from = *i;
+
+	if (wanted_bytes(block, end, i) < WANTED_MIN) {
+		touch_wanted(block, end, from);
+		return;
+	}
+	touch(first, first + PAGE_SIZE);
+	if (run->end != block) {
+		collapse(run);
+		*run = (struct run){ .start = block, .first = from };
+	}
+	run->end = end;
 }
 
 void bunshin_populate(bool huge)
 {
+	struct run run = { 0 };
 	uint64_t block = 0;
 	size_t i = 0;
 
 	qsort(wanted.v, wanted.n, sizeof(*wanted.v), compare);
 	while (huge && i < wanted.n) {
 		block = max_t(uint64_t, block, wanted.v[i].start & ~(HUGE - 1));
-		populate_block(block, &i);
+		populate_block(block, &i, &run);
 		block += HUGE;
 	}
-	for (; i < wanted.n; i++)
-		touch(wanted.v[i].start, wanted.v[i].end);
+	collapse(&run);
+	touch_wanted(0, UINT64_MAX, i);
 	bunshin_ranges_free(&wanted);
 }
