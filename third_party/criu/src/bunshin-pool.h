@@ -49,8 +49,10 @@ int bunshin_smaps_open(pid_t pid);
 int bunshin_known_mappings(pid_t pid, struct vm_area_list *vmas, int (*dump)(struct vma_area *vma, int fd));
 /* Dump: adds a task's guard pages; 1: they are not known. */
 int bunshin_record_guards(pid_t pid, struct vm_area_list *vmas);
-/* Dump: hands a task's private memory to the pool. */
+/* Dump: hands a task's private memory to the pool, which sees to its code at once. */
 int bunshin_record_task(struct pstree_item *item, struct vm_area_list *vmas);
+/* Dump: waits until its code is copied; nothing may be poked into it before. */
+int bunshin_record_code_safe(void);
 /* Dump: the contents of an open file without a name. */
 int bunshin_record_ghost(int fd, struct cr_img *img, size_t size, bool chunks);
 /* Dump: hands shared memory to the pool. */

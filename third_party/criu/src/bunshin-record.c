@@ -10,8 +10,8 @@
  *                                <- GO when the core says that the source is frozen
  *   seize
  *   TASK: VMAs in the shared page ->   copy code
- *                                <- DONE
- *   ... goes on                        plan, queue the copying; threads copy
+ *   ... goes on                  <- DONE
+ *   let the parasite go                plan, queue the copying; threads copy
  *   SHMEM, GHOST with descriptors ->   copies, while the dump goes on
  *   SETTLED                       ->   waits for the threads
  *                                <- DONE when the core releases the source
@@ -86,6 +86,7 @@ static struct {
 	int socket; /* this side's end */
 	pid_t child;
 	bool recording; /* in the child */
+	bool asked;	/* likewise: an answer is to come */
 } rec = { .socket = -1 };
 
 static int64_t now_ns(void)
@@ -158,6 +159,16 @@ static int ask(struct note note)
 }
 
 /* ---- in the dump ---- */
+
+static int hear_answer(void)
+{
+	struct note note = {};
+
+	if (rec.asked && hear(&note))
+		return -1;
+	rec.asked = false;
+	return note.ret;
+}
 
 bool bunshin_recording(void)
 {
@@ -233,7 +244,13 @@ int bunshin_record_task(struct pstree_item *item, struct vm_area_list *vmas)
 		bunshin_vma_fill(&to[n++], vma);
 	}
 	bunshin_mark_copies(to, n);
-	return ask((struct note){ .type = TASK, .vpid = vpid(item), .real = item->pid->real, .n = n, .id = turn });
+	rec.asked = true;
+	return say((struct note){ .type = TASK, .vpid = vpid(item), .real = item->pid->real, .n = n, .id = turn });
+}
+
+int bunshin_record_code_safe(void)
+{
+	return hear_answer();
 }
 
 int bunshin_record_shmem(int fd, unsigned long shmid, unsigned long size)
@@ -256,6 +273,7 @@ int bunshin_record_settle(int ret)
 	if (!rec.recording)
 		return ret;
 	bunshin_phase("wait for copies");
+	ret = hear_answer() ?: ret;
 	error = log_first_err();
 	if (ret)
 		bunshin_error_text(error ?: "the dump failed", rec.shared->error, sizeof(rec.shared->error));
