@@ -143,10 +143,11 @@ def boots(task_id: str) -> float:
     return statistics.median(seconds(boot) for _ in range(ROUNDS))
 
 
-def overhead_ms() -> float:
-    """What a step with a picture of 1280x720 takes beside its action."""
+def overhead_ms(*, tree: bool) -> float:
+    """What a step with a picture of 1280x720 takes beside its action; with the accessibility tree or without."""
     task_id, action = FAMILY["shop"]
-    with envs_of(task_id, 1) as (env,):
+    with contextlib.closing(BunshinEnv(load_task(task_id), tree=tree)) as env:
+        env.reset(seed=0)
         env.step(action)
         measured = [env.step(action)[4]["measured"] for _ in range(20)]
     return statistics.median(one.total_ns - one.tool_ns for one in measured) / 1e6
@@ -250,7 +251,8 @@ def measure(families: Sequence[str], counts: Sequence[int], chromium: str) -> di
             found[f"{family}_reset_{kind}_over_boot"] = found[f"{family}_boot_ms"] / found[f"{family}_reset_{kind}_ms"]
     for name in ("reset_over_boot", "reset_ahead_over_boot", "reset_again_over_boot"):
         found[name] = statistics.median(value for key, value in found.items() if key.endswith(f"_{name}"))
-    found["step_overhead_ms"] = overhead_ms()
+    found["step_overhead_ms"] = overhead_ms(tree=True)
+    found["step_overhead_without_tree_ms"] = overhead_ms(tree=False)
     peer = browsergym_ms(chromium) if chromium else None
     if peer is not None:
         found["browsergym_reset_ms"] = peer

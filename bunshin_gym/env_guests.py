@@ -7,6 +7,7 @@ import contextlib
 import copy
 import dataclasses
 import logging
+import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -40,7 +41,7 @@ class EnvGuests:
     _run: Run | None
     _pixels: NDArray[np.uint8] | None
     _spare: Fresh | None = None
-    _ending: Future[None] | None = None
+    _ending: tuple[int, Future[None]] | None = None
     bury: Callable[[Guest], None] | None = None
     """Closes a workspace that is done with, if someone has taken that over; in whichever thread."""
 
@@ -183,11 +184,12 @@ class EnvGuests:
             self.bury(guest)
             return
         undertaker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="bunshin-end")
-        self._ending = undertaker.submit(guest.close)
+        self._ending = os.getpid(), undertaker.submit(guest.close)
         undertaker.shutdown(wait=False)
 
     def _wait_ended(self) -> None:
         """Returns when no workspace of a former episode is left; raises what ending it did."""
         ending, self._ending = self._ending, None
-        if ending is not None:
-            ending.result()
+        # After os.fork() it is the parent's to end: the thread is not in the child.
+        if ending is not None and ending[0] == os.getpid():
+            ending[1].result()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -260,6 +261,11 @@ def test_a_reset_does_not_wait_for_the_end_of_the_workspace_before(
     env.reset(seed=2)
     assert not used.closed
     assert env.step("keyboard_type('done')")[1] == 1.0
+    pid = os.fork()
+    if pid == 0:
+        env._wait_ended()  # it is not the child's to end, and not to wait for
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     may_end.set()
     env.close()
     assert used.closed
