@@ -17,6 +17,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "bunshin-orphan.h"
 #include "bunshin-pool.h"
 #include "image.h"
 #include "log.h"
@@ -117,8 +118,7 @@ int bunshin_copyup_start(const char *root_path)
 		pr_perror("cannot fork to copy files up");
 	if (pid)
 		return pidfd;
-	if (prctl(PR_SET_PDEATHSIG, SIGKILL) || getppid() != pool)
-		_exit(1);
+	bunshin_end_with(pool);
 	root = open(root_path, O_PATH | O_DIRECTORY | O_CLOEXEC);
 	for (i = 0; root >= 0 && i < written.n; i++)
 		copy_up(root, written.names[i]);

@@ -23,6 +23,7 @@
 #include <unistd.h>
 
 #include "bunshin-msg.h"
+#include "bunshin-orphan.h"
 #include "bunshin-pool-proto.h"
 #include "bunshin-pool.h"
 #include "common/list.h"
@@ -318,8 +319,7 @@ static int serve_branch(const union request *req, const int *fds, unsigned int n
 		mine = slot;
 		madvise(restoring, RESTORING_MAX * sizeof(*restoring), MADV_DONTFORK);
 		/* Tasks that are killed tell the pool alone: without it the restore would wait for them for ever. */
-		if (prctl(PR_SET_PDEATHSIG, SIGKILL) || getppid() != parent)
-			_exit(1);
+		bunshin_end_with(parent);
 		bunshin_branch_run(branch, fds);
 	}
 	slot->restore = pid > 0 ? pid : 0;
@@ -379,8 +379,7 @@ static int save(pid_t parent, const int *fds, uint32_t seq)
 	struct bsh_pool_answer answer = {};
 
 	close(pool.control);
-	if (prctl(PR_SET_PDEATHSIG, SIGKILL) || getppid() != parent)
-		return 1;
+	bunshin_end_with(parent);
 	setpriority(PRIO_PROCESS, 0, SAVE_NICE);
 	if (!bunshin_save(pool.images_fd, fds[1]))
 		return answer_on(fds[0], &answer, seq, BSH_POOL_OK) ? 1 : 0;

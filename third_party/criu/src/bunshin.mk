@@ -11,6 +11,7 @@ obj-y			+= bunshin-ghost.o
 obj-y			+= bunshin-kmod.o
 obj-y			+= bunshin-mapfile.o
 obj-y			+= bunshin-msg.o
+obj-y			+= bunshin-orphan.o
 obj-y			+= bunshin-pool.o
 obj-y			+= bunshin-populate.o
 obj-y			+= bunshin-record.o
