@@ -190,7 +190,8 @@ class _Run:
             assert self.predictor is not None
             env = speculative = SpeculativeStep(env, self.predictor, governor=self.governor)
         if self.setting.cache:
-            env = ToolSequenceCache(env, self.tree, policy=CachePolicy(ahead=self.setting.ahead))
+            policy = CachePolicy(ahead=self.setting.ahead, reuse_stochastic=1.0)
+            env = ToolSequenceCache(env, self.tree, policy=policy)
         return env, speculative
 
 

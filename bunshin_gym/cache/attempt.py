@@ -355,27 +355,54 @@ class Attempt:
         self._counted(call.name, wall_ns)
         return CachedStep(result=result, source="off_tree", key=None)
 
+    # -- calls with more than one outcome
+
     def _step_stochastic(self, cursor: Node, step: _Call) -> CachedStep:
         policy = self._cache.policy
+        if not self._cache.chance(policy.reuse_stochastic):
+            return self._new_outcome(cursor, step)
+        known = self._known_outcome(cursor, step, "hit")
+        if known is not None:
+            return known
+        # Who would take a known outcome waits for the attempt that is about to make one.
+        claim = self._tree.claim(self._sample(cursor, step, 0), wait=policy.single_flight == "wait")
+        try:
+            return self._known_outcome(cursor, step, "waited") or self._new_outcome(cursor, step)
+        finally:
+            if claim is not None:
+                claim.release()
+
+    def _known_outcome(self, cursor: Node, step: _Call, source: Literal["hit", "waited"]) -> CachedStep | None:
+        # An outcome whose state cannot be had again would be a dead end.
+        usable = [node for node in self._samples(cursor, step) if node.over or self._tree.anchored(node)]
+        if not usable:
+            return None
+        node = usable[self._cache.pick(len(usable))]
+        known = None if self._cache.due(node) else self._known(node.digest)
+        if known is None or not (node.over or self._live.anchor(node)):
+            return None
+        return self._hit(*known, step, source)
+
+    def _new_outcome(self, cursor: Node, step: _Call) -> CachedStep:
+        number = len(self._samples(cursor, step))
+        if number >= self._cache.policy.samples_max:
+            return self._step_off_tree(step.call)
+        done = self._run(self._sample(cursor, step, number), step, sample=number)
+        self._live.keep()
+        return done
+
+    def _samples(self, cursor: Node, step: _Call) -> list[Node]:
         samples: list[Node] = []
-        while len(samples) < policy.samples_max:
-            node = self._tree.find(call_digest(cursor.digest, step.call.name, step.args, sample=len(samples)))
+        while len(samples) < self._cache.policy.samples_max:
+            node = self._tree.find(self._sample(cursor, step, len(samples)))
             if node is None:
                 break
             samples.append(node)
-        # An outcome whose state cannot be had again would be a dead end.
-        usable = [node for node in samples if node.over or self._tree.anchored(node)]
-        if usable and self._cache.chance(policy.reuse_stochastic):
-            node = usable[self._cache.pick(len(usable))]
-            known = None if self._cache.due(node) else self._known(node.digest)
-            if known is not None and (node.over or self._live.anchor(node)):
-                return self._hit(*known, step, "hit")
-        if len(samples) >= policy.samples_max:
-            return self._step_off_tree(step.call)
-        digest = call_digest(cursor.digest, step.call.name, step.args, sample=len(samples))
-        done = self._run(digest, step, sample=len(samples))
-        self._live.keep()
-        return done
+        return samples
+
+    @staticmethod
+    def _sample(cursor: Node, step: _Call, number: int) -> bytes:
+        return call_digest(cursor.digest, step.call.name, step.args, sample=number)
 
     def _counted(self, name: str, wall_ns: int, *, audits: int = 0) -> None:
         self._tree.credit.earn(wall_ns)
