@@ -33,7 +33,7 @@ ACTION_TIMEOUT_MS = 2_000
 NAVIGATION_TIMEOUT_MS = 30_000
 _LOG_LINES = 12
 
-# Of several --disable-features only the last one counts, so this repeats what Playwright turns off.
+# Of several --disable-features or --enable-features only the last one counts, so these repeat Playwright's.
 _FEATURES_OFF = (
     "AimEnabled",
     "AvoidCorsURLLoaderRestartOnRedirect",
@@ -48,15 +48,23 @@ _FEATURES_OFF = (
     "PaintHolding",
     "PreconnectToSearch",
     "ThirdPartyStoragePartitioning",
-    # Ours: calls home, offers to help, and processes kept in reserve, which each branch would own.
+    # Ours: calls home, offers to help, watchers, and what each branch would own or each fork carry: processes kept
+    # in reserve, databases kept open.
     "AutofillServerCommunication",
     "CertificateTransparencyComponentUpdater",
+    "DeclarativePerformanceObserver",
     "DialMediaRouteProvider",
+    "EnableHangWatcher",
+    "GpuPersistentCache",
     "InitialWebUI",
     "InterestFeedContentSuggestions",
+    "NetworkErrorLogging",
     "OptimizationGuideModelDownloading",
     "PreloadTopChromeWebUI",
     "PreloadTopChromeWebUILessNavigations",
+    "Reporting",
+    "SegmentationPlatform",
+    "SegmentationPlatformUkmEngine",
     "SpareRendererForSitePerProcess",
     "Translate",
     "WebUIOmniboxAimPopup",
@@ -64,8 +72,18 @@ _FEATURES_OFF = (
     "WebUIOmniboxPopup",
     "WebUIReloadButton",
 )
-# A young generation of a few hundred KiB: each branch owns what the driver's collector moves about.
-_DRIVER_OPTIONS = "--max-semi-space-size=1"
+_FEATURES_ON = (
+    "CDPScreenshotNewSurface",
+    "SkipListAccountsWithoutGaiaCookies",
+    # Ours: network in the browser process, one process fewer for each fork to carry.
+    "NetworkServiceInProcess2",
+)
+_DRIVER_ENVIRONMENT = {
+    # A young generation of a few hundred KiB: each branch owns what the driver's collector moves about.
+    "NODE_OPTIONS": "--max-semi-space-size=1 --v8-pool-size=1 --disable-sigusr1",
+    # Fewer threads for each fork to carry.
+    "UV_THREADPOOL_SIZE": "1",
+}
 
 _RESIZED_SCRIPT = """
 (height) => innerHeight === height || new Promise((done) => {
@@ -98,9 +116,15 @@ _ARGS = (
     "--disable-notifications",
     # Software rendering in the browser process's own GPU thread.
     "--disable-gpu",
+    "--in-process-gpu",
+    "--disable-gpu-shader-disk-cache",
+    # No crash handlers, and no zygote but the renderers'.
+    "--no-unsandboxed-zygote",
+    "--disable-crashpad-for-testing",
     "--font-render-hinting=none",
     "--lang=en-US",
     f"--disable-features={','.join(_FEATURES_OFF)}",
+    f"--enable-features={','.join(_FEATURES_ON)}",
 )
 # Shared memory belongs on /dev/shm, which each branch has for itself; Playwright would put it into /tmp.
 _NOT_WANTED = ("--disable-dev-shm-usage",)
@@ -141,11 +165,12 @@ class Browser:
 
     async def start(self) -> None:
         """Starts Playwright's driver and Chromium with an empty profile."""
-        os.environ["NODE_OPTIONS"] = _DRIVER_OPTIONS
+        os.environ.update(_DRIVER_ENVIRONMENT)
         try:
             self._playwright = await async_playwright().start()
         finally:
-            del os.environ["NODE_OPTIONS"]
+            for name in _DRIVER_ENVIRONMENT:
+                del os.environ[name]
         shutil.rmtree(_PROFILE, ignore_errors=True)
         await self._launch()
 

@@ -50,10 +50,11 @@ _ROUNDS = 8
 _REST_TIMEOUT_S = 4.0
 _LOAD_TIMEOUT_S = 15.0
 _REST = {"expression": _REST_SCRIPT % (_ANIMATION_MS, _ANIMATION_MS), "awaitPromise": True}
-# Not the pages' main threads: these may be busy with being read, and have handed over what there is to draw.
+# Not the pages' main threads: these may be busy with being read, and have handed over what there is to draw. The
+# graphics service is in the browser's own process.
 _DRAWING: Mapping[bytes, Collection[bytes]] = {
     b"--type=renderer": (b"Compositor", b"CompositorTileW"),
-    b"--type=gpu-process": (),
+    b"/chromium": (b"Chrome_InProcGp", b"Chrome_IOThread", b"VizCompositorTh", b"Thread<00>", b"Thread<01>"),
     b"Xvfb": (),
 }
 _DRAWING_CPU_S = 0.2

@@ -50,6 +50,17 @@ def said(tools: ToolClient) -> str:
 # ---- what is seen
 
 
+def test_a_browser_is_few_processes(page: ToolClient) -> None:
+    """Each is one more for a fork to carry. A new Chromium may call otherwise what keeps them few, and what draws."""
+    script = "for p in /proc/[0-9]*; do echo $(tr '\\0' ' ' <$p/cmdline) $(cat $p/task/*/comm); done 2>/dev/null"
+    lines = page.shell(["/bin/sh", "-c", script])["stdout"].decode().splitlines()
+    lines = [line for line in lines if line.startswith("/usr/lib/chromium/")]
+    kinds = {re.sub(r"^\S+/(\S+)( --type=\S+)?( --utility-sub-type=\S+)? .*", r"\1\2\3", line): line for line in lines}
+    storage = "chromium --type=utility --utility-sub-type=storage.mojom.StorageService"
+    assert kinds.keys() == {"chromium", "chromium --type=zygote", "chromium --type=renderer", storage}
+    assert {"Chrome_InProcGp", "Chrome_IOThread", "VizCompositorTh"} <= set(kinds["chromium"].split())
+
+
 def test_a_blank_page_covers_the_screen(tools: ToolClient) -> None:
     seen = tools.observe()
     shot = seen["screenshot"]
