@@ -7,7 +7,8 @@ log-normal, median 2 s by default and sigma 0.5, which is the fast end of the 2 
 a language model; the same draws in every setting. Batches run in each setting in turn, and a batch is over with its
 last attempt, whose thinking alone is a floor that no setting gets below (`floor`).
 
-    python bench/epoch.py --json epoch.json                   real workspaces, batches of 8 and 16
+    python bench/epoch.py --json epoch.json                   desktops, real workspaces, batches of 8 and 16
+    python bench/epoch.py --groups bench/data/shop-groups.jsonl.zst --history bench/data/shop-attempts.jsonl.zst
     python bench/epoch.py --modelled --json model.json        calls last as recorded, on two modelled cores
     python bench/epoch.py --modelled --slower 5.3 ...         the same for calls of 0.8 s and resets of 2.4 s, which is
                                                               what they take in a browser that is started at each reset
@@ -28,6 +29,7 @@ from rich.console import Console
 from rich.table import Table
 from worlds import Modelled, Real
 
+from bunshin_gym.cache import Budgets
 from bunshin_gym.speculate.predictor import RankingPredictor
 
 console = Console(stderr=True)
@@ -70,9 +72,11 @@ def rows_of(epochs: dict[str, Epoch], title: str) -> Table:
     return table
 
 
-def measure(records: list[Record], model: bytes, world: Any, *, batch: int, median_s: float) -> dict[str, Any]:
+def measure(
+    records: list[Record], model: bytes, world: Any, *, batch: int, median_s: float, budgets: Budgets
+) -> dict[str, Any]:
     """All settings side by side; their numbers by name."""
-    settings = [replace(setting, batch=batch, think_s=median_s) for setting in SETTINGS]
+    settings = [replace(setting, batch=batch, think_s=median_s, budgets=budgets) for setting in SETTINGS]
     predictors = {s.name: RankingPredictor.from_bytes(model) for s in settings if s.speculation}
     epochs = replay_all(world, records, settings, predictors)
     plain = epochs["plain"]
@@ -103,11 +107,12 @@ def main(
     modelled: Annotated[bool, typer.Option(help="Modelled workspaces instead of real ones.")] = False,
     slower: Annotated[float, typer.Option(help="Modelled: how many times slower calls and resets are.")] = 1.0,
     speed: Annotated[float, typer.Option(help="Modelled: how much faster than recorded to replay.")] = 4.0,
-    tasks: Annotated[int, typer.Option(help="How many of the recorded tasks; 0 for all.")] = 12,
+    tasks: Annotated[int, typer.Option(help="How many of the recorded tasks; 0 for all.")] = 4,
     think: Annotated[list[float] | None, typer.Option(help="Median thinking times, in seconds.")] = None,
     batch: Annotated[list[int] | None, typer.Option(help="Attempts at once; the first is the headline.")] = None,
-    groups: Annotated[Path, typer.Option(help="Recorded groups of 8 attempts.")] = DATA / "miniwob-groups.jsonl.zst",
-    history: Annotated[Path, typer.Option(help="Attempts to train on.")] = DATA / "miniwob-attempts.jsonl.zst",
+    tree_mib: Annotated[int, typer.Option(help="Memory for the cache's snapshots.")] = 768,
+    groups: Annotated[Path, typer.Option(help="Recorded groups of 8 attempts.")] = DATA / "desktop-groups.jsonl.zst",
+    history: Annotated[Path, typer.Option(help="Attempts to train on.")] = DATA / "desktop-attempts.jsonl.zst",
 ) -> None:
     """Replays an epoch in four settings."""
     records = load(groups)
@@ -120,7 +125,10 @@ def main(
     try:
         for size in batch or [16, 8]:
             for median_s in think or [2.0]:
-                results[f"{size}_{median_s:g}"] = measure(records, model, world, batch=size, median_s=median_s)
+                budgets = Budgets(memory_bytes=tree_mib << 20)
+                results[f"{size}_{median_s:g}"] = measure(
+                    records, model, world, batch=size, median_s=median_s, budgets=budgets
+                )
     finally:
         world.close()
     headline = next(iter(results.values()))
