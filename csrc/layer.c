@@ -16,12 +16,13 @@
 
 /*
  * Times in inodes may be as coarse as a timer tick. A file changed so shortly
- * before it was looked at may have changed again without its ctime moving.
+ * before it was looked at may have changed again without its ctime moving. All names
+ * of a file are judged by the same moment: copied in part, they would be two files.
  */
 #define RACY_NS 20000000LL
 
 enum {
-	ENTRY_RACY = 1,	  /* changed just before it was looked at */
+	ENTRY_RACY = 1,	  /* changed just before the tree was looked at */
 	ENTRY_MAPPED = 2, /* mapped shared: memory writes leave no trace in the times */
 	ENTRY_COPIED = 4, /* is in the layer's directory */
 };
@@ -52,6 +53,7 @@ struct bsh_layer_job {
 	const struct bsh_layer_index *previous;
 	struct entry *ahead; /* what bsh_layer_copy_ahead, or the last freeze, left in the directory */
 	int frozen;
+	struct timespec looked; /* when this look at the tree began */
 	unsigned long long copied_bytes;
 	ino_t *mapped;
 	size_t n_mapped;
@@ -100,12 +102,9 @@ static int is_mapped(const struct bsh_layer_job *job, ino_t ino)
 	return bsh_mapped_has(job->mapped, job->n_mapped, ino);
 }
 
-static long long since_ns(const struct timespec *then)
+static long long between_ns(const struct timespec *then, const struct timespec *now)
 {
-	struct timespec now;
-
-	clock_gettime(CLOCK_REALTIME, &now);
-	return (now.tv_sec - then->tv_sec) * 1000000000LL + now.tv_nsec - then->tv_nsec;
+	return (now->tv_sec - then->tv_sec) * 1000000000LL + now->tv_nsec - then->tv_nsec;
 }
 
 static struct entry *entry_new(const struct bsh_layer_job *job, const char *name, const struct stat *st)
@@ -124,7 +123,7 @@ static struct entry *entry_new(const struct bsh_layer_job *job, const char *name
 	entry->size = st->st_size;
 	entry->mtime = st->st_mtim;
 	entry->ctime = st->st_ctim;
-	if (since_ns(&st->st_ctim) < RACY_NS)
+	if (between_ns(&st->st_ctim, &job->looked) < RACY_NS)
 		entry->flags |= ENTRY_RACY;
 	if (is_mapped(job, st->st_ino))
 		entry->flags |= ENTRY_MAPPED;
@@ -519,6 +518,7 @@ static int sync_root(struct bsh_layer_job *job, struct bsh_error *err)
 	struct entry *root;
 	int rc;
 
+	clock_gettime(CLOCK_REALTIME, &job->looked);
 	if (fstat(job->upper_fd, &st) < 0)
 		return bsh_fail(err, errno, "look at the upper directory");
 	root = entry_new(job, ".", &st);

@@ -213,6 +213,41 @@ def change_at_random(root: Path, rng: random.Random) -> None:
             os.setxattr(old, "user.note", f"{rng.random()}".encode())
 
 
+# Changes a file's mode again and again, and stops as soon as it was stopped itself.
+RESTLESS = """
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <time.h>
+int main(int argc, char **argv)
+{
+	struct timespec now, last;
+	clock_gettime(CLOCK_MONOTONIC, &last);
+	for (int n = 0;; n++) {
+		clock_gettime(CLOCK_MONOTONIC, &now);
+		if ((now.tv_sec - last.tv_sec) * 1000000000L + now.tv_nsec - last.tv_nsec > 10000000)
+			return 0;
+		last = now;
+		if (argc < 2 || chmod(argv[1], n & 1 ? 0600 : 0644))
+			return 1;
+		if (n == 0)
+			open("/tmp/restless", O_CREAT | O_WRONLY, 0600);
+	}
+}
+"""
+
+
+def test_names_of_a_file_changed_at_the_last_moment_stay_together(start: Start, rootfs: Path) -> None:
+    """The first of its names is looked at some milliseconds after the change, the last when that is long ago."""
+    program = rootfs / "bin" / "restless"
+    subprocess.run(["cc", "-O1", "-static", "-x", "c", "-o", program, "-"], input=RESTLESS, text=True, check=True)
+    source = start(argv=["sh", "-c", "until [ -e /go ]; do usleep 1000; done; restless /many/a/f; sleep 1000000"])
+    sh(source, "cd /; mkdir -p many/a many/m many/z; cd many; for i in $(seq 4000); do echo > m/$i; done")
+    sh(source, "cd /many; echo > a/f; ln a/f z/f; touch /go")
+    sh(source, "until [ -e /tmp/restless ]; do usleep 1000; done")
+    with source.snapshot(), source.snapshot() as later, later.branch() as branch:
+        assert (branch.root / "many/a/f").stat().st_ino == (branch.root / "many/z/f").stat().st_ino
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_random_changes_over_many_snapshots(seed: int, start: Start) -> None:
     """Whatever happens in between, each snapshot's branch has the very tree of its moment; so have branches of it."""
