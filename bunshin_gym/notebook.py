@@ -218,11 +218,15 @@ class MemoryWatch:
         self._begun_s = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="bunshin-memory", daemon=True)
 
+    def look(self) -> None:
+        """Looks now, as well as every so often."""
+        mine = [record.id for record in list_workspaces() if record.owner_pid == os.getpid() and record.alive]
+        taken = account_ids(mine).total.machine_bytes if mine else 0
+        self.points.append((time.monotonic() - self._begun_s, taken / _MIB))
+
     def _run(self) -> None:
         while True:
-            mine = [record.id for record in list_workspaces() if record.owner_pid == os.getpid() and record.alive]
-            taken = account_ids(mine).total.machine_bytes if mine else 0
-            self.points.append((time.monotonic() - self._begun_s, taken / _MIB))
+            self.look()
             if self._over.wait(self._every_s):
                 return
 

@@ -183,6 +183,7 @@ def train(name: str, tasks: Sequence[str], epochs: int, run: Run) -> Curve:
                         pool.submit(attempt, begin, policy, rng, run) for begin, rng in zip(members, rngs, strict=True)
                     ]
                     attempts = [future.result() for future in work]
+                    memory.look()
                 improve(policy, optimizer, attempts)
                 rewards += [one.reward for one in attempts]
                 env_s += sum(one.env_s for one in attempts)
