@@ -10,8 +10,9 @@ last attempt, whose thinking alone is a floor that no setting gets below (`floor
     python bench/epoch.py --json epoch.json                   desktops, real workspaces, batches of 8 and 16
     python bench/epoch.py --groups bench/data/shop-groups.jsonl.zst --history bench/data/shop-attempts.jsonl.zst
     python bench/epoch.py --modelled --json model.json        calls last as recorded, on two modelled cores
-    python bench/epoch.py --modelled --slower 5.3 ...         the same for calls of 0.8 s and resets of 2.4 s, which is
-                                                              what they take in a browser that is started at each reset
+    python bench/epoch.py --modelled --slower 5.3 --groups bench/data/miniwob-groups.jsonl.zst ...
+                                                              calls of 0.8 s and resets of 2.4 s, which is what they
+                                                              take in a browser that is started at each reset
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.cgroups import controls
+from support.inside import IN_BACKGROUND
 
 from bunshin_gym.cache.stamps import pixels_agree
 from bunshin_gym.envs import BunshinEnv
@@ -234,16 +235,11 @@ def test_a_guess_that_wants_out_is_thrown_away_even_if_it_was_right(started: Any
     assert result[0]["last_action_error"]
 
 
-SITE = """
-import http.server, os
+SITE = f"""{IN_BACKGROUND}
+import http.server
 open("/etc/hosts", "a").write("127.0.0.1 site.test www.site.test\\n")
 server = http.server.ThreadingHTTPServer(("127.0.0.1", 80), http.server.SimpleHTTPRequestHandler)
-if os.fork():
-    os._exit(0)
-os.setsid()
-null = os.open("/dev/null", os.O_RDWR)
-for fd in (0, 1, 2):
-    os.dup2(null, fd)
+in_background()
 server.serve_forever()
 """
 
@@ -254,10 +250,11 @@ def test_a_browser_that_opens_a_site_of_its_workspace_by_name_does_not_reach_for
         env._episode()[0].execute(["python3", "-c", SITE])
         env.confine()
         # More than one host, and one that is not there: a browser looks for an internet again and again.
-        for host in ("site.test", "www.site.test", "other.test"):
-            *_, info = env.step(ToolCall(name="goto", args={"url": f"http://{host}/"}))
-            assert env.unwrapped._guest is not None
-            assert not env.tried_to_leave(), f"{host} {info}"
+        for host, there in (("site.test", True), ("www.site.test", True), ("other.test", False)):
+            seen, *_ = env.step(ToolCall(name="goto", args={"url": f"http://{host}/"}))
+            assert (seen["last_action_error"] == "") == there
+            assert seen["url"].startswith(f"http://{host}/") == there
+            assert not env.tried_to_leave(), host
 
 
 def test_what_reaches_for_the_outside_is_seen() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from support.inside import IN_BACKGROUND
 
 from bunshin_gym.toolclient import ToolClient
 
@@ -21,8 +22,8 @@ box.onfocus = () => { box.style.background = 'rgb(255,0,0)'; };
 """
 
 # Serves inside the workspace as long as that lasts: a page with a link, and one whose title comes well before the rest.
-SERVER = f"""
-import http.server, os, time
+SERVER = f"""{IN_BACKGROUND}
+import http.server, time
 class Slow(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200)
@@ -38,13 +39,7 @@ class Slow(http.server.BaseHTTPRequestHandler):
     def log_message(self, *_):
         pass
 server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Slow)
-if os.fork():
-    print(server.server_port, flush=True)
-    os._exit(0)
-os.setsid()
-null = os.open("/dev/null", os.O_RDWR)
-for fd in (0, 1, 2):
-    os.dup2(null, fd)
+in_background(server.server_port)
 server.serve_forever()
 """
 

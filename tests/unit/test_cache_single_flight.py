@@ -42,32 +42,19 @@ def slow(make_rig: MakeRig):
     Slow.gate.set()
 
 
-def test_a_call_that_several_want_at_once_runs_once(slow) -> None:
-    rig = slow()
+@pytest.mark.parametrize(("tool", "policy"), [("open", {}), ("roll", {"reuse_stochastic": 1.0, "snapshot_share": 1.0})])
+def test_a_call_that_several_want_at_once_runs_once(slow, tool: str, policy: dict[str, float]) -> None:
+    rig = slow(**policy)
     rig.walk()
     with ThreadPoolExecutor(6) as pool:
-        walks = [pool.submit(rig.walk, call("open")) for _ in range(6)]
+        walks = [pool.submit(rig.walk, call(tool)) for _ in range(6)]
         assert Slow.begun.acquire(timeout=60)
         assert not Slow.begun.acquire(timeout=0.2), "a second one runs the call too"
         Slow.gate.set()
         sources = Counter(walk.result(60)[1] for walk in walks)
     assert sources["run"] == 1
     assert sources["waited"] + sources["hit"] == 5
-    assert rig.host.runs == {"open": 1}
-
-
-def test_an_outcome_that_several_would_take_is_made_once(slow) -> None:
-    rig = slow(reuse_stochastic=1.0, snapshot_share=1.0)
-    rig.walk()
-    with ThreadPoolExecutor(6) as pool:
-        walks = [pool.submit(rig.walk, call("roll"), call("look")) for _ in range(6)]
-        assert Slow.begun.acquire(timeout=60)
-        assert not Slow.begun.acquire(timeout=0.2), "a second one runs the call too"
-        Slow.gate.set()
-        sources = Counter(walk.result(60)[1] for walk in walks)
-    assert sources["run"] == 1
-    assert sources["waited"] + sources["hit"] == 5
-    assert rig.host.runs["roll"] == 1
+    assert rig.host.runs == {tool: 1}
 
 
 def test_a_boot_that_several_want_at_once_happens_once(rig: Rig) -> None:
