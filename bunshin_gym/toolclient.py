@@ -7,15 +7,16 @@ never through a symbolic link: what runs inside must not be able to point us at 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException
 from typing import Any, Final, Self
 
-import httpcore
-import httpx
 import msgpack
 import numpy as np
 import zstandard
@@ -29,7 +30,8 @@ __all__ = ["TOOL_SOCKET", "ToolClient", "decode_screenshot"]
 TOOL_SOCKET: Final = "/run/bunshin/tool.sock"
 """Where the tool server listens inside the workspace, unless its image says otherwise."""
 
-_POLL_S = 0.01
+_POLL_S: Final = 0.01
+_CONNECT_S: Final = 10.0
 
 
 class ToolClient:
@@ -92,7 +94,6 @@ class ToolClient:
         deadline = time.monotonic() + timeout_s
         for attempt in retrying:
             with attempt:
-                self._check_listening()
                 left = max(deadline - time.monotonic(), _POLL_S)
                 self._exchange("GET", "/ready", b"", left, "ready")
 
@@ -143,39 +144,22 @@ class ToolClient:
         return int(self.call("write_file", {"path": path, "data": data}))
 
     def _exchange(self, method: str, path: str, body: bytes, timeout_s: float, name: str) -> Any:
-        limits = httpx.Timeout(timeout_s, connect=min(timeout_s, 10.0))
         descriptor = self._open_socket()
         try:
-            transport = httpx.HTTPTransport(uds=f"/proc/self/fd/{descriptor}", verify=False, trust_env=False)
-            with (
-                httpx.Client(transport=transport, timeout=limits) as client,
-                client.stream(method, f"http://workspace{path}", content=body) as response,
-            ):
-                raw = _read_to_the_end(response.raise_for_status(), timeout_s)
-        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            raise ToolUnavailableError(f"{name}: the tool server does not answer at {self._path}: {error}") from error
-        except httpx.TimeoutException as error:
+            with socket.socket(socket.AF_UNIX) as sock:
+                _connect(sock, descriptor, min(timeout_s, _CONNECT_S))
+                sock.settimeout(timeout_s)
+                raw = _ask(sock, method, path, body)
+        except TimeoutError as error:
             raise ToolTimeoutError(f"{name}: no answer in {timeout_s:g} s") from error
-        except httpx.HTTPError as error:
-            raise ToolError(f"{name}: the tool server broke off: {error}") from error
+        except (OSError, HTTPException) as error:
+            raise ToolError(f"{name}: the tool server broke off: {error!r}") from error
         finally:
             os.close(descriptor)
         answer = msgpack.unpackb(raw)
         if not answer["ok"]:
             raise ToolError(answer["error"])
         return answer["value"]
-
-    def _check_listening(self) -> None:
-        """Connects and hangs up: httpcore leaves a socket to the garbage collector when that is refused."""
-        descriptor = self._open_socket()
-        try:
-            with socket.socket(socket.AF_UNIX) as probe:
-                probe.settimeout(_POLL_S * 100)
-                probe.connect(f"/proc/self/fd/{descriptor}")
-        except OSError as error:
-            raise ToolUnavailableError(f"the tool server does not listen at {self._path}: {error}") from error
-        finally:
-            os.close(descriptor)
 
     def _open_socket(self) -> int:
         """A path descriptor of the socket itself."""
@@ -195,18 +179,26 @@ class ToolClient:
         return here
 
 
-def _read_to_the_end(response: httpx.Response, timeout_s: float) -> bytes:
-    """The body, once the server has closed its side: a fork right after must not meet a connection of ours."""
-    assert isinstance(response.stream, httpx.SyncByteStream)
-    raw = b"".join(response.stream)
+def _connect(sock: socket.socket, descriptor: int, timeout_s: float) -> None:
+    sock.settimeout(timeout_s)
     try:
-        rest = response.extensions["network_stream"].read(1, timeout=timeout_s)
-    except httpcore.ReadTimeout as error:
-        raise httpx.ReadTimeout("the connection stays open", request=response.request) from error
-    except httpcore.ReadError:
-        rest = b""  # reset instead of closed: gone all the same
-    if rest:
-        raise httpx.RemoteProtocolError("more than one answer", request=response.request)
+        sock.connect(f"/proc/self/fd/{descriptor}")
+    except OSError as error:
+        raise ToolUnavailableError(f"the tool server does not answer on its socket: {error}") from error
+
+
+def _ask(sock: socket.socket, method: str, path: str, body: bytes) -> bytes:
+    """The body of the answer, once the server has closed its side: a fork right after must not meet our connection."""
+    with contextlib.closing(HTTPConnection("workspace")) as connection:
+        connection.sock = sock.dup()
+        connection.sock.settimeout(sock.gettimeout())
+        connection.request(method, path, body=body)
+        with connection.getresponse() as response:
+            raw = response.read()
+            if response.status != HTTPStatus.OK:
+                raise HTTPException(f"status {response.status} {response.reason}")
+    with contextlib.suppress(ConnectionResetError):  # reset instead of closed: gone all the same
+        sock.recv(1)
     return raw
 
 

@@ -8,10 +8,9 @@ import select
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Final
-
-import httpx
 
 from bunshin_gym.bases import BaseKey
 from bunshin_gym.errors import ToolError, WorkspaceDied
@@ -153,7 +152,8 @@ class WorkspaceGuest:
                 yield
         except ToolError as error:
             # Its processes go before its process 1 does: a broken connection may be the first we hear of it.
-            patience_s = _DEATH_TIMEOUT_S if isinstance(error.__cause__, httpx.HTTPError) else 0.0
+            broken = isinstance(error.__cause__, ConnectionError | TimeoutError | HTTPException)
+            patience_s = _DEATH_TIMEOUT_S if broken else 0.0
             if not _ends(self.workspace, patience_s):
                 raise
             raise WorkspaceDied(f"workspace {self.workspace.id} ended by itself: {error}") from error

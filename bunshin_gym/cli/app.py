@@ -41,8 +41,6 @@ def options(
 ) -> None:
     """Options of all commands."""
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, format="%(levelname)s %(message)s")
-    # Quiet even so: a line for each request to a tool server is no news.
-    logging.getLogger("httpx").setLevel(logging.WARNING)
     if home is not None:
         os.environ["BUNSHIN_HOME"] = os.fspath(home)
 

@@ -338,7 +338,7 @@ class BunshinVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
         """Another episode; a slot that cannot have one now stays truncated, and the next step tries again."""
         try:
             return self._fresh(slot)
-        except UsageError:
+        except (UsageError, StuckError):
             raise
         except BunshinError as error:
             return slot.lose(f"it cannot be refilled: {slot.reason or error}")
@@ -352,8 +352,8 @@ class BunshinVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
             try:
                 outcomes[index] = future.result()
             except StuckError as error:
-                slot.replace()
-                outcomes[index] = slot.lose(str(error))
+                self._slots[index] = slot.successor()
+                outcomes[index] = self._slots[index].lose(str(error))
                 if not step:
                     failures.append(CallTimeout(f"slot {index}: {error}"))
             except Exception as error:  # noqa: BLE001 - raised below

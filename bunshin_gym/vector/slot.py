@@ -156,7 +156,11 @@ class Outcome:
 
 @dataclass(slots=True)
 class Slot:
-    """One of the envs. `env` is what wraps `seat`; all calls on them are made by `worker`."""
+    """One of the envs. `env` is what wraps `seat`; all calls on them are made by `worker`.
+
+    A slot whose worker never came back is left to it as a whole, and another takes its place: should the call come
+    back after all, it finds nothing that anyone else uses.
+    """
 
     index: int
     make: Callable[[], tuple[gymnasium.Env[Any, Any], Seat]]
@@ -167,6 +171,7 @@ class Slot:
     observation: Any = None
     ended: bool = True
     reason: str = ""
+    given_up: bool = False
 
     def __post_init__(self) -> None:
         self.env, self.seat = self.make()
@@ -189,7 +194,7 @@ class Slot:
             try:
                 with self.limit(timeout_s):
                     observation, info = self.env.reset(seed=seed, options=options)
-            except UsageError:
+            except (UsageError, StuckError):
                 raise
             except BunshinError as error:
                 if left == 0 or self.reason:
@@ -205,7 +210,7 @@ class Slot:
         try:
             with self.limit(timeout_s):
                 observation, reward, terminated, truncated, info = self.env.step(action)
-        except UsageError:
+        except (UsageError, StuckError):
             raise
         except BunshinError as error:
             return self.lose(self.reason or str(error))
@@ -229,36 +234,46 @@ class Slot:
 
     @contextlib.contextmanager
     def limit(self, timeout_s: float) -> Iterator[None]:
-        """Ends the workspace under what is done here if that takes longer; then it fails. In the worker."""
+        """Ends the workspace under what is done here if that takes longer; then it fails. In the worker.
+
+        Raises:
+            StuckError: the slot was given up, before or meanwhile: nobody waits for what is done here.
+        """
+        self._check_wanted()
         self.reason, over = "", threading.Event()
-        watch = threading.Thread(target=self._watch, args=(over, timeout_s, self.worker), daemon=True)
+        watch = threading.Thread(target=self._watch, args=(over, timeout_s), daemon=True)
         watch.name = f"bunshin-watch-{self.index}"
         watch.start()
         try:
             yield
         finally:
             over.set()
+        self._check_wanted()
 
-    def _watch(self, over: threading.Event, timeout_s: float, worker: Worker) -> None:
+    def _check_wanted(self) -> None:
+        if self.given_up:
+            raise StuckError(self.reason)
+
+    def _watch(self, over: threading.Event, timeout_s: float) -> None:
         if over.wait(timeout_s):
             return
         self.reason = f"no answer in {timeout_s:g} s: its workspace was ended"
         self.abort()
         if not over.wait(self.grace_s):
-            worker.give_up(StuckError(self.reason))
+            self.given_up = True
+            self.worker.give_up(StuckError(self.reason))
 
     def abort(self) -> None:
         """Ends the workspace under a call that is under way, which then fails. In any thread; does not wait."""
         threading.Thread(target=self.inner.abort, name=f"bunshin-abort-{self.index}", daemon=True).start()
 
-    def replace(self) -> None:
-        """Leaves env and thread to a call that never came back, and goes on with new ones."""
-        stuck, start, rng = self.worker, self.seat.start, copy.deepcopy(self.inner._np_random)
-        stuck.submit(self.env.close)
-        stuck.stop()
-        self.env, self.seat = self.make()
-        self.seat.start, self.inner._np_random = start, rng
-        self.worker = Worker(f"bunshin-slot-{self.index}")
+    def successor(self) -> Slot:
+        """Another in this one's place, without a workspace yet; this one's ends when its call comes back."""
+        slot = Slot(self.index, self.make, grace_s=self.grace_s, observation=self.observation)
+        slot.seat.start, slot.inner._np_random = self.seat.start, copy.deepcopy(self.inner._np_random)
+        self.worker.submit(self.env.close)
+        self.worker.stop()
+        return slot
 
     def _tell(self, what: str, why: object) -> None:
         _log.warning(

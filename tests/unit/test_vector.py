@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -168,6 +169,34 @@ def test_a_reset_that_hangs_names_its_slot(
     monkeypatch.undo()
     env.reset(seed=1)
     assert env.step([DONE] * 2)[1].tolist() == [1.0, 1.0]
+
+
+def test_a_reset_that_comes_back_too_late_finds_nothing_to_break(
+    make_vector: Callable[..., BunshinVectorEnv], machine: FakeMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = make_vector(1, reset_timeout_s=0.2)
+    env._slots[0].grace_s = 0.1
+    setup, late = FakeTask.setup, [thread for thread in threading.enumerate() if thread.name == "bunshin-slot-0"]
+
+    def hang(self: FakeTask, page: Any, seed: int) -> Any:
+        machine.stall.wait()
+        return setup(self, page, seed)
+
+    def let_it_come_back(self: FakeTask, page: Any, seed: int) -> Any:
+        machine.stall.set()
+        for thread in late:
+            thread.join(30)
+        return setup(self, page, seed)
+
+    monkeypatch.setattr(FakeTask, "setup", hang)
+    with pytest.raises(CallTimeout, match="slot 0"):
+        env.reset(seed=1)
+    env._reset_timeout_s = 60.0
+    monkeypatch.setattr(FakeTask, "setup", let_it_come_back)
+    env.reset(seed=1)
+    assert not any(thread.is_alive() for thread in late)
+    assert env.step([DONE])[1].tolist() == [1.0]
+    assert (machine.boots, machine.guests) == (1, 1)
 
 
 def test_a_reset_is_tried_again(make_vector: Callable[..., BunshinVectorEnv], machine: FakeMachine) -> None:
