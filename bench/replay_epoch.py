@@ -118,7 +118,7 @@ class _Run:
     def batch(self, records: Sequence[Record], after: Sequence[Record]) -> None:
         """All its attempts at once, until the last is done; `after` is the batch that comes next."""
         self._after = after
-        with self.world.measured() as memory:
+        with self.world.measured(self.setting.name) as memory:
             busy_ns, guess_ns = memory.busy_ns, memory.guess_ns
             start = time.monotonic()
             threads = [threading.Thread(target=self._attempt, args=(record,)) for record in records]

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final, Protocol
@@ -42,8 +42,11 @@ class World(Protocol):
         """What speculation assumes before it has measured anything."""
         ...
 
-    def measured(self) -> Any:
-        """A block in which memory is watched; gives an object with `peak_bytes`, `busy_ns` and `guess_ns`."""
+    def measured(self, setting: str) -> Any:
+        """A block of a setting; gives an object with `peak_bytes`, `busy_ns` and `guess_ns` of it.
+
+        What blocks of other settings have left, such as the snapshots of their trees, is not counted.
+        """
         ...
 
     def left(self) -> int:
@@ -67,6 +70,7 @@ class Modelled:
             steps = [{**step, "run_ns": int(step["run_ns"] * slower)} for step in record["steps"]]
             groups.setdefault((record["task"], record["seed"]), []).append({**record, "steps": steps})
         self._scripts = {key: Script.of(group) for key, group in groups.items()}
+        self._left: dict[str, int] = {}
 
     def env(self, record: Record) -> ReplayEnv:
         return ReplayEnv(self._machine, self._scripts[record["task"], record["seed"]])
@@ -85,9 +89,11 @@ class Modelled:
         )
 
     @contextmanager
-    def measured(self) -> Iterator[Machine]:
-        self._machine.peak_bytes = self._machine.used_bytes
+    def measured(self, setting: str) -> Iterator[Machine]:
+        before = self._machine.peak_bytes = self._machine.used_bytes
         yield self._machine
+        self._machine.peak_bytes -= sum(self._left.values()) - self._left.get(setting, 0)
+        self._left[setting] = self._left.get(setting, 0) + self._machine.used_bytes - before
 
     def left(self) -> int:
         return self._machine.open
@@ -97,13 +103,14 @@ class Modelled:
 
 
 class _Watch:
-    """The most memory that this process's workspaces and snapshots had together, each page counted once.
+    """The most memory that this process's workspaces and snapshots but `others` had together, each page counted once.
 
     Processor time is not watched: 0.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, others: Set[str]) -> None:
         self.peak_bytes = 0
+        self._others = others
         self.busy_ns = self.guess_ns = 0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -111,12 +118,16 @@ class _Watch:
 
     def _watch(self) -> None:
         while not self._stop.wait(_SAMPLE_S):
-            ids = [r.id for r in [*list_workspaces(), *list_snapshots()] if r.owner_pid == os.getpid()]
-            self.peak_bytes = max(self.peak_bytes, account_ids(ids).total.machine_bytes)
+            ids = _own_ids() - self._others
+            self.peak_bytes = max(self.peak_bytes, account_ids(sorted(ids)).total.machine_bytes)
 
     def end(self) -> None:
         self._stop.set()
         self._thread.join()
+
+
+def _own_ids() -> set[str]:
+    return {record.id for record in [*list_workspaces(), *list_snapshots()] if record.owner_pid == os.getpid()}
 
 
 class Real:
@@ -125,9 +136,10 @@ class Real:
     speed = 1.0
 
     def __init__(self, records: Sequence[Record]) -> None:
-        for record in {record["task"]: record for record in records}.values():
-            with BunshinEnv(record["task"]) as env:  # whoever resets first boots: that is nobody's time
-                env.reset(options={"task_seed": record["seed"]})
+        self._left: dict[str, set[str]] = {}
+        for task, seed in sorted({(record["task"], record["seed"]) for record in records}):
+            with BunshinEnv(task) as env:  # whoever resets first boots: that is nobody's time, and the pool everybody's
+                env.reset(options={"task_seed": seed})
 
     def env(self, record: Record) -> BunshinEnv:
         return BunshinEnv(record["task"])
@@ -139,12 +151,15 @@ class Real:
         return CostModel(branch_bytes=18 << 20, run_ns=150_000_000, think_ns=int(think_s * 1e9), fork_ns=250_000_000)
 
     @contextmanager
-    def measured(self) -> Iterator[_Watch]:
-        watch = _Watch()
+    def measured(self, setting: str) -> Iterator[_Watch]:
+        before = _own_ids()
+        watch = _Watch({one for other, left in self._left.items() if other != setting for one in left})
         try:
             yield watch
         finally:
             watch.end()
+        after = _own_ids()
+        self._left[setting] = (self._left.get(setting, set()) & after) | (after - before)
 
     def left(self) -> int:
         return sum(record.owner_pid == os.getpid() for record in list_workspaces())
