@@ -19,7 +19,9 @@
  *   bunshin-record.c  the dump, in a child of the pool, and what it tells the pool
  *   bunshin-shm.c     shared memory
  *   bunshin-branch.c  the restore, in a child of the pool
+ *   bunshin-rest.c    waits until TCP connections are at rest
  *   bunshin-seize.c   its end, when all threads are traced
+ *   bunshin-hold.c    holds packets back until all connections are there
  *   bunshin-durable.c the pool as a directory of images, and back
  *
  * Functions return 0 or -1 and have logged why, as CRIU's do.
@@ -32,6 +34,9 @@ struct pstree_item;
 struct vm_area_list;
 struct vma_area;
 struct cr_img;
+struct inet_diag_msg;
+struct libsoccr_sk;
+struct libsoccr_sk_data;
 struct task_restore_args;
 struct _clone_args;
 
@@ -66,6 +71,19 @@ bool bunshin_branching(void);
 int bunshin_task_started(void);
 /* Restore: as the system call; a branch's root task is born in its cgroup. */
 long bunshin_clone3(struct _clone_args *args, size_t size);
+/* Dump: the queues of a socket, when it is collected. */
+void bunshin_saw_queue(const struct inet_diag_msg *msg, int type);
+/* Dump: all sockets are collected; waits until nothing is on its way between them. */
+int bunshin_tcp_rest(void);
+/* Dump: as libsoccr_save(). */
+int bunshin_save_connection(struct libsoccr_sk *sk, struct libsoccr_sk_data *data, unsigned int size);
+/* Dump: all is recorded; whether nothing has come meanwhile. */
+int bunshin_tcp_rested(void);
+/* Restore: the images have a TCP connection. */
+void bunshin_saw_connection(void);
+/* Restore: from here on nothing is sent in the branch's network if it has TCP connections; until these are all there. */
+void bunshin_hold_packets(void);
+int bunshin_release_packets(void);
 /* The root task's pid as the pool sees it. */
 void bunshin_root_made(pid_t root);
 /* Restore: decides what the child about to be forked inherits; returns 0. */

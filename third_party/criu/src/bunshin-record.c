@@ -287,6 +287,7 @@ int bunshin_record_settle(int ret)
 		return ret;
 	bunshin_phase("wait for copies");
 	ret = hear_answer() ?: ret;
+	ret = ret ?: bunshin_tcp_rested();
 	error = log_first_err();
 	if (ret)
 		bunshin_error_text(error ?: "the dump failed", rec.shared->error, sizeof(rec.shared->error));
