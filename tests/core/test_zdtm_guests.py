@@ -19,7 +19,8 @@ KINDS = (
     *("pthread00", "pthread_timers", "futex", "futex-rl", "busyloop00", "sleeping00", "wait00"),
     *("maps00", "maps02", "maps04", "maps_file_prot", "mprotect00", "grow_map", "grow_map02"),
     *("shm", "shm-mp", "sem", "msgque", "memfd00", "memfd01", "vdso00", "sse00", "fpu00"),
-    *("socket-tcpbuf-local", "socket-tcpbuf6-local", "socket-tcp-closing", "socket-tcp6-close-wait", "socket-tcp-last-ack"),
+    *("socket-tcpbuf-local", "socket-tcpbuf6-local", "socket-tcp-closing", "socket-tcp-fin-wait1"),
+    *("socket-tcp6-close-wait", "socket-tcp6-closing", "socket-tcp-last-ack"),
     *("socket_udp", "socket_listen", "sockets00", "sockets01", "sk-unix01", "sk-unix-listen02", "scm00", "scm04"),
     *("file_shared", "file_append", "file_locks00", "unlink_fstat01", "write_read00", "inotify00", "pty01", "tty00"),
 )
