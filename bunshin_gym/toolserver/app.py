@@ -10,6 +10,7 @@ Between two calls no connection is open and no timer runs, so the server can be 
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -33,6 +34,7 @@ _SOCKET = Path("/run/bunshin/tool.sock")
 _LOG = Path("/var/log/bunshin/toolserver.log")
 _LARGEST_BODY_BYTES = 256 << 20
 _OPENBOX_CONFIG = "/etc/bunshin/openbox.xml"
+_COLLECTED_OBJECTS = 20_000
 
 
 class Server:
@@ -54,6 +56,11 @@ class Server:
         daemons = Daemons(read_daemons())
         self._daemons = daemons
         await asyncio.gather(daemons.start(), self._start_surface(surface))
+        # What is there now stays. A collector that looks through it again and again takes time, and writes into all of
+        # it, so that each branch would come to own a copy.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(_COLLECTED_OBJECTS)
 
     async def _start_surface(self, surface: str) -> None:
         if surface == "":

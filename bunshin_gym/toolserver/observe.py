@@ -13,7 +13,7 @@ from .axtree import ElementFacts, FrameTree, facts_of_snapshot, render
 from .bids import MARK_SCRIPT
 from .browser import Browser, BrowserGoneError
 from .screen import Screen
-from .settle import drawn, settle
+from .settle import settle, when_drawn
 
 if TYPE_CHECKING:
     from playwright.async_api import CDPSession, Frame, Page
@@ -80,7 +80,7 @@ class Observer:
 
     async def _picture(self, *, wait: bool) -> dict[str, Any]:
         if wait:
-            await drawn()
+            return await when_drawn(self._screen.capture)
         return await asyncio.to_thread(self._screen.capture)
 
     async def _other_titles(self, page: Page) -> dict[Page, str]:
@@ -133,11 +133,8 @@ class Observer:
         return result
 
     async def _tree(self, page: Page, session: CDPSession) -> tuple[str, bool]:
-        snapshot, own = await asyncio.gather(
-            _ask(session, "DOMSnapshot.captureSnapshot", computedStyles=[]),
-            _ask(session, "Accessibility.getFullAXTree"),
-        )
-        facts, owners = facts_of_snapshot(snapshot)
+        # The longer answer first: it is on its way while the page makes the other.
+        own, (facts, owners) = await asyncio.gather(_ask(session, "Accessibility.getFullAXTree"), _facts(session))
         self._seen = (page, {fact.bid: fact for fact in facts.values()})
         inner = [(frame, owner) for frame, owner in owners.items() if owner is not None]
         trees = await asyncio.gather(
@@ -151,6 +148,10 @@ class Observer:
 async def _ask(session: CDPSession, method: str, **params: Any) -> Any:
     """As `session.send`, without the copy it makes of an answer, value by value: a fifth of a large page's step."""
     return await session._impl_obj.send(method, params, None)
+
+
+async def _facts(session: CDPSession) -> tuple[dict[int, ElementFacts], dict[str, int | None]]:
+    return facts_of_snapshot(await _ask(session, "DOMSnapshot.captureSnapshot", computedStyles=[]))
 
 
 async def _nothing() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 __all__ = ["Watch", "settle", "threads_of"]
@@ -41,7 +41,7 @@ class Watch:
         self._ticks_max = longest_cpu_s * _TICKS_PER_S
         self._end = time.monotonic() + longest_cpu_s * _WALL_PER_CPU
         self._first: _Look | None = None
-        self._quiet = 0
+        self.quiet = 0
         self.settled = False
         self.pause_s = _LOOK_S
 
@@ -49,8 +49,8 @@ class Watch:
         """Looks; whether nothing has run for a few looks in a row, or a bound was reached."""
         look = _look_at_all() if self._threads is None else _look_at(self._threads)
         self._first = self._first or look
-        self._quiet = 0 if look.runs else self._quiet + 1
-        self.settled = self._quiet >= _LOOKS
+        self.quiet = 0 if look.runs else self.quiet + 1
+        self.settled = self.quiet >= _LOOKS
         return self.settled or look.ticks - self._first.ticks > self._ticks_max or time.monotonic() > self._end
 
 
@@ -63,15 +63,21 @@ async def settle(longest_cpu_s: float, threads: Collection[str] | None = None) -
     return watch.settled
 
 
-def threads_of(program: bytes, names: Collection[bytes] = ()) -> list[str]:
-    """Folders in /proc of the threads, of all or of these names, of processes in whose command line this is."""
+def threads_of(programs: Mapping[bytes, Collection[bytes]]) -> list[str]:
+    """Folders in /proc of the threads of these names, or of all for no names, of programs known by their command line.
+
+    A process belongs to the first program whose key is in its command line.
+    """
     found = []
     for entry in os.scandir("/proc"):
         if not entry.name.isdigit():
             continue
         try:
-            if program not in _beginning(f"{entry.path}/cmdline"):
+            line = _beginning(f"{entry.path}/cmdline")
+            program = next((program for program in programs if program in line), None)
+            if program is None:
                 continue
+            names = programs[program]
             threads = [task.path for task in os.scandir(f"{entry.path}/task")]
             found += [path for path in threads if not names or _beginning(f"{path}/comm").rstrip() in names]
         except (FileNotFoundError, ProcessLookupError):

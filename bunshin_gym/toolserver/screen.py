@@ -8,6 +8,8 @@ from typing import Any
 import zstandard
 from mss import MSS
 
+from .damage import Damage
+
 __all__ = ["Screen"]
 
 _STRIP_BYTES = 1 << 20
@@ -28,14 +30,23 @@ class Screen:
         self._width, self._height = area["width"], area["height"]
         self._rows = max(1, _STRIP_BYTES // (self._width * _PIXEL_BYTES))
         self._compressor = zstandard.ZstdCompressor(level=1)
+        # Of the cursor's moves it is not told.
+        self._damage = None if with_cursor else Damage()
+        self._last: dict[str, Any] | None = None
 
     def capture(self) -> dict[str, Any]:
-        """The whole screen.
+        """The whole screen; taken anew only if something was drawn since the last time.
 
         Returns:
             width, height, and `bgrx_zstd`: rows of 4-byte pixels (blue, green, red, unused), top to bottom,
             compressed, for screens are mostly flat and the copies to the host are not free.
         """
+        drawn = self._damage is None or self._damage.since_last()
+        if drawn or self._last is None:
+            self._last = self._take()
+        return self._last
+
+    def _take(self) -> dict[str, Any]:
         stream = self._compressor.compressobj(size=self._width * self._height * _PIXEL_BYTES)
         parts = []
         for top in range(0, self._height, self._rows):

@@ -8,8 +8,9 @@ in a branch.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from playwright.async_api import Error as PlaywrightError
@@ -19,7 +20,9 @@ from . import quiet
 if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, CDPSession, Page, Request
 
-__all__ = ["Traffic", "drawn", "settle"]
+__all__ = ["Traffic", "settle", "when_drawn"]
+
+Picture = TypeVar("Picture")
 
 # What is scheduled for the next frame has run, the frame has been handed over to be drawn, what it set off has begun,
 # and transitions that end soon have ended.
@@ -50,6 +53,7 @@ _ROUNDS = 8
 _REST_TIMEOUT_S = 4.0
 _LOAD_TIMEOUT_S = 15.0
 _REST = {"expression": _REST_SCRIPT % (_ANIMATION_MS, _ANIMATION_MS), "awaitPromise": True}
+# Programs by what is in their command lines, and their threads that draw.
 # Not the pages' main threads: these may be busy with being read, and have handed over what there is to draw. The
 # graphics service is in the browser's own process.
 _DRAWING: Mapping[bytes, Collection[bytes]] = {
@@ -178,13 +182,26 @@ async def settle(page: Page, session: CDPSession, traffic: Traffic, *, network_t
             return
 
 
-async def drawn() -> None:
-    """Returns when the browser has drawn what it knows of, and the screen shows it: when nothing of that runs any more.
+async def when_drawn(capture: Callable[[], Picture]) -> Picture:
+    """A picture of the screen when it shows all that the browser knows of: when nothing of what draws runs any more.
 
     A page that is drawn without end is left alone after some time.
+
+    Args:
+        capture: takes it, in whatever thread; at once, if nothing was drawn since the last one. It is called early too,
+            so that in the end most often nothing is left to do.
     """
-    threads = [path for program, names in _DRAWING.items() for path in quiet.threads_of(program, names)]
-    await quiet.settle(_DRAWING_CPU_S, threads)
+    begun = time.monotonic()
+    watch = quiet.Watch(_DRAWING_CPU_S, quiet.threads_of(_DRAWING))
+    early: asyncio.Task[Picture] | None = None
+    await asyncio.sleep(begun + watch.pause_s - time.monotonic())
+    while not watch.over():
+        if watch.quiet and early is None:
+            early = asyncio.create_task(asyncio.to_thread(capture))
+        await asyncio.sleep(watch.pause_s)
+    if early is not None:
+        await early
+    return await asyncio.to_thread(capture)
 
 
 async def _loaded(page: Page, timeout_s: float) -> bool:

@@ -95,6 +95,15 @@ def test_equal_states_give_equal_pictures(page: ToolClient) -> None:
     assert first["axtree_txt"] == again["axtree_txt"]
 
 
+def test_a_menu_is_on_the_picture_while_it_is_open(page: ToolClient) -> None:
+    closed = page.observe()["screenshot"]
+    opened = act(page, "click", bid=bid(page, "combobox"))["screenshot"]
+    assert (opened != closed).any()
+    act(page, "keyboard_press", key="Escape")
+    page.evaluate("() => document.activeElement.blur()")
+    assert (page.observe()["screenshot"] == closed).all()
+
+
 def test_a_text_cursor_does_not_blink(page: ToolClient) -> None:
     first = act(page, "focus", bid=bid(page, "textbox 'Name'"))["screenshot"]
     for _ in range(6):
