@@ -24,10 +24,10 @@ from bunshin_gym.env_hooks import EnvHooks, NotCopied
 from bunshin_gym.env_snapshot import STAMPS, EnvSnapshot, context_of, load_snapshot
 from bunshin_gym.episode import Measured, Run
 from bunshin_gym.errors import UsageError
-from bunshin_gym.guest import Guest, Seen
+from bunshin_gym.guest import Answered, Guest, Seen
 from bunshin_gym.surfaces import ActionError, BrowserSurface, DesktopSurface, Episode, Screen, Surface
 from bunshin_gym.surfaces.actions import render_call
-from bunshin_gym.tasks import Message, PreparedTask, Task, Verdict, load_task
+from bunshin_gym.tasks import AskingTask, Message, PreparedTask, Task, Verdict, load_task
 from bunshin_gym.types import ToolCall, ToolEffect, WorkspaceStats
 from bunshin_gym.view import View, open_view
 
@@ -102,6 +102,7 @@ class BunshinEnv(EnvGuests, EnvHooks, NotCopied, gymnasium.Env[dict[str, Any], s
         self.observation_space = gymnasium.spaces.Dict({key: seen[key] for key in seen if key not in self._unseen})
         self._measure_memory = measure_memory
         self._bases = bases
+        self._question = self.task.question if isinstance(self.task, AskingTask) else ""
         prepared = self.task if isinstance(self.task, PreparedTask) else None
         self._base_key = BaseKey(
             home=home or os.environ.get("BUNSHIN_HOME", "/var/lib/bunshin"),
@@ -173,11 +174,13 @@ class BunshinEnv(EnvGuests, EnvHooks, NotCopied, gymnasium.Env[dict[str, Any], s
         guest, run = self._episode()
         calls, run.last_action, run.last_error = self._read(action)
         run.steps += 1
-        seen = guest.act([call for call in calls if call.name not in _USER_TOOLS], tree=self._tree)
+        question = "" if run.done else self._question
+        seen = guest.act([c for c in calls if c.name not in _USER_TOOLS], tree=self._tree, question=question)
+        page = guest if seen.answer is None else Answered(guest, question, seen.answer)
         run.last_error = run.last_error or seen.error
         run.messages += self._said(calls, seen)
         verdict = (
-            Verdict(reward=0.0, done=True) if run.done else self.task.validate(guest, run.setup.state, run.messages)
+            Verdict(reward=0.0, done=True) if run.done else self.task.validate(page, run.setup.state, run.messages)
         )
         run.done, run.reward = verdict.done, float(verdict.reward)
         info: dict[str, Any] = {"task": self.task.id, "message": verdict.message, **copy.deepcopy(dict(verdict.info))}

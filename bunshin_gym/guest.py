@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self
 
+from bunshin_gym.errors import ToolError
 from bunshin_gym.tasks.base import Page
 from bunshin_gym.types import ForkStats, ToolCall, WorkspaceStats
 
-__all__ = ["Guest", "GuestBase", "GuestSnapshot", "Seen"]
+__all__ = ["Answered", "Guest", "GuestBase", "GuestSnapshot", "Seen"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +25,7 @@ class Seen:
         run: how many of the calls were run; the rest was dropped because of the error.
         tool_ns: time spent in the calls.
         look_ns: time spent looking.
+        answer: what came of the question that was asked with it, `value` or `error`; None if none was.
     """
 
     view: Mapping[str, Any]
@@ -31,6 +33,23 @@ class Seen:
     run: int = 0
     tool_ns: int = 0
     look_ns: int = 0
+    answer: Mapping[str, Any] | None = None
+
+
+class Answered:
+    """A page that has answered one question already: that one is not asked again."""
+
+    def __init__(self, page: Page, question: str, answer: Mapping[str, Any]) -> None:
+        self._page, self._question, self._answer = page, question, answer
+        self.open, self.call, self.execute = page.open, page.call, page.execute
+
+    def evaluate(self, script: str, arg: Any = None) -> Any:
+        """See `Page`."""
+        if script != self._question or arg is not None:
+            return self._page.evaluate(script, arg)
+        if "error" in self._answer:
+            raise ToolError(self._answer["error"])
+        return self._answer["value"]
 
 
 class Guest(Page, Protocol):
@@ -46,8 +65,10 @@ class Guest(Page, Protocol):
         """What the snapshot cost that it was made from; None if it was booted."""
         ...
 
-    def act(self, calls: Sequence[ToolCall], *, tree: bool = True) -> Seen:
+    def act(self, calls: Sequence[ToolCall], *, tree: bool = True, question: str = "") -> Seen:
         """Runs calls in order until one fails, then looks; no calls: only looks. Without `tree`, not at that.
+
+        A question is JavaScript that is evaluated in the page while it is looked at.
 
         Raises:
             WorkspaceDied: the workspace is gone.

@@ -115,15 +115,18 @@ class ToolClient:
         """An action, the page's reaction and an observation in one call; see `observe`."""
         return _with_pixels(self.call("step", {"name": name, "args": dict(args), **wanted}))
 
-    def observe(self, *, screenshot: bool = True, tree: bool = True, dom: bool = False) -> dict[str, Any]:
-        """What the agent sees now.
+    def observe(
+        self, *, screenshot: bool = True, tree: bool = True, dom: bool = False, **wanted: Any
+    ) -> dict[str, Any]:
+        """What the agent sees now; in a browser `script` may be wanted too, which is evaluated in the page.
 
         Returns:
             Keys: screenshot ((height, width, 3) uint8 RGB, or None), axtree_txt, axtree_cut, dom, url, title,
             open_pages_urls, open_pages_titles, active_page_index, focused_element_bid,
-            last_action_error, notices, messages, page_error, elapsed_s, timings_ms.
+            last_action_error, notices, messages, page_error, elapsed_s, timings_ms; answer: what came of the script, a
+            dictionary with `value` or `error`, or None.
         """
-        return _with_pixels(self.call("observe", {"screenshot": screenshot, "tree": tree, "dom": dom}))
+        return _with_pixels(self.call("observe", {"screenshot": screenshot, "tree": tree, "dom": dom, **wanted}))
 
     def evaluate(self, js: str, arg: Any = None, *, timeout_s: float | None = None) -> Any:
         """Runs JavaScript in the active page; a function is called with `arg`."""

@@ -80,14 +80,15 @@ class WorkspaceGuest:
             raise ToolError(f"{argv[0]}: exit code {done.exit_code}: {done.stderr.decode(errors='replace').strip()}")
         return done.stdout.decode(errors="replace")
 
-    def act(self, calls: Sequence[ToolCall], *, tree: bool = True) -> Seen:
+    def act(self, calls: Sequence[ToolCall], *, tree: bool = True, question: str = "") -> Seen:
         """See `Guest`."""
+        wanted: dict[str, Any] = {"tree": tree, **({"script": question} if question else {})}
         begun_ns = time.monotonic_ns()
         tool_ns = 0
         with self._watched():
             for number, call in enumerate(calls, start=1):
                 if number == len(calls):
-                    view = self.client.step(call.name, call.args, tree=tree)
+                    view = self.client.step(call.name, call.args, **wanted)
                     tool_ns += int(view["action_ms"] * 1e6)
                     error = view["last_action_error"]
                     break
@@ -95,12 +96,13 @@ class WorkspaceGuest:
                 tool_ns += int(acted["action_ms"] * 1e6)
                 error = acted["last_action_error"]
                 if error:
-                    view = self.client.observe(tree=tree)
+                    view = self.client.observe(**wanted)
                     break
             else:
-                view, error, number = self.client.observe(tree=tree), "", 0
+                view, error, number = self.client.observe(**wanted), "", 0
         look_ns = time.monotonic_ns() - begun_ns - tool_ns
-        return Seen(view=view, error=error, run=number, tool_ns=tool_ns, look_ns=look_ns)
+        answer = view.get("answer")
+        return Seen(view=view, error=error, run=number, tool_ns=tool_ns, look_ns=look_ns, answer=answer)
 
     def fork(self, count: int) -> list[WorkspaceGuest]:
         """See `Guest`."""

@@ -7,9 +7,9 @@ import importlib
 from typing import Any, Final
 
 from bunshin_gym.errors import UsageError
-from bunshin_gym.tasks.base import Message, Page, PreparedTask, Setup, Task, Verdict
+from bunshin_gym.tasks.base import AskingTask, Message, Page, PreparedTask, Setup, Task, Verdict
 
-__all__ = ["FAMILIES", "Message", "Page", "PreparedTask", "Setup", "Task", "Verdict", "load_task"]
+__all__ = ["FAMILIES", "AskingTask", "Message", "Page", "PreparedTask", "Setup", "Task", "Verdict", "load_task"]
 
 FAMILIES: Final = {
     "desktop": "bunshin_gym.tasks.desktop",

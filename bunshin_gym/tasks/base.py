@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 from bunshin_gym.surfaces.base import Screen
 
-__all__ = ["Message", "OnWebSites", "Page", "PreparedTask", "Setup", "Task", "Verdict"]
+__all__ = ["AskingTask", "Message", "OnWebSites", "Page", "PreparedTask", "Setup", "Task", "Verdict"]
 
 _WIDE: Final = Screen(width=1280, height=720)
 
@@ -151,6 +151,16 @@ class PreparedTask(Task, Protocol):
 
     def prepare(self, page: Page) -> None:
         """Makes a fresh workspace ready; whatever it leaves open to the outside must be closed when it returns."""
+        ...
+
+
+@runtime_checkable
+class AskingTask(Task, Protocol):
+    """A task whose `validate` begins by asking the page one thing, so that this can be asked together with the look."""
+
+    @property
+    def question(self) -> str:
+        """JavaScript that only reads; `validate` evaluates it without an argument."""
         ...
 
 

@@ -113,6 +113,11 @@ class MiniWoBTask:
         """Pages draw what they ask for."""
         return True
 
+    @property
+    def question(self) -> str:
+        """The page's own verdict."""
+        return _JUDGE
+
     def prepare(self, page: Page) -> None:
         """Opens the page."""
         page.open(self.url)
@@ -133,7 +138,7 @@ class MiniWoBTask:
         if messages and messages[-1].role == _GAVE_UP:
             return Verdict(reward=0.0, done=True, message="the agent gave the task up")
         try:
-            seen = page.evaluate(_JUDGE)
+            seen = page.evaluate(self.question)
         except ToolError as error:
             seen, lost = None, str(error)
         else:

@@ -11,7 +11,7 @@ from playwright.async_api import Error as PlaywrightError
 
 from .axtree import ElementFacts, FrameTree, facts_of_snapshot, render
 from .bids import MARK_SCRIPT
-from .browser import Browser, BrowserGoneError
+from .browser import Browser, BrowserGoneError, describe_error
 from .screen import Screen
 from .settle import settle, when_drawn
 
@@ -41,12 +41,21 @@ class Observer:
         return self._seen[1][bid].box
 
     async def observe(
-        self, *, screenshot: bool = True, tree: bool = True, dom: bool = False, changed: bool, acted: bool
+        self,
+        *,
+        screenshot: bool = True,
+        tree: bool = True,
+        dom: bool = False,
+        script: str = "",
+        changed: bool,
+        acted: bool,
     ) -> dict[str, Any]:
         """Waits until the page is drawn and reads it.
 
         Args:
             screenshot, tree, dom: which parts are wanted.
+            script: JavaScript that is evaluated in the page meanwhile; `answer` has what came of it, a `value` or an
+                `error`.
             changed: the page may have been changed by us since the last observation; if not, the screen
                 shows it already and there is no frame to wait for.
             acted: the change was an agent's action: also wait, within bounds, for the requests it set off.
@@ -58,15 +67,16 @@ class Observer:
             await self._browser.network.drain()
         settled = time.monotonic()
         page = self._browser.active_page()
-        shot, titles, text = await asyncio.gather(
+        shot, titles, text, answer = await asyncio.gather(
             self._picture(wait=changed) if screenshot else _nothing(),
             self._other_titles(page),
             self._read(page, tree=tree, dom=dom),
+            _answer(page, script) if script else _nothing(),
         )
         timings = {"settle": (settled - started) * 1e3, "read": (time.monotonic() - settled) * 1e3}
         notices = self._browser.take_notices()
         tabs = self._tabs(page, {**titles, page: text["title"]})
-        return {**text, **tabs, "screenshot": shot, "notices": notices, "timings_ms": timings}
+        return {**text, **tabs, "screenshot": shot, "answer": answer, "notices": notices, "timings_ms": timings}
 
     async def _settle(self, network_timeout_s: float) -> None:
         """Settles the active page, and the one that took its place meanwhile."""
@@ -156,6 +166,15 @@ async def _facts(session: CDPSession) -> tuple[dict[int, ElementFacts], dict[str
 
 async def _nothing() -> None:
     return None
+
+
+async def _answer(page: Page, script: str) -> dict[str, Any]:
+    try:
+        return {"value": await asyncio.wait_for(page.evaluate(script), _PAGE_TIMEOUT_S)}
+    except TimeoutError:
+        return {"error": "the page does not answer"}
+    except PlaywrightError as error:
+        return {"error": describe_error(error)}
 
 
 async def _title(page: Page) -> str:

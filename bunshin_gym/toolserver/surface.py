@@ -91,10 +91,12 @@ class BrowserSurface:
         """All tools, with their kinds and signatures."""
         return self._registry.describe()
 
-    async def observe(self, screenshot: bool = True, tree: bool = True, dom: bool = False) -> dict[str, Any]:
-        """What the agent sees now."""
+    async def observe(
+        self, screenshot: bool = True, tree: bool = True, dom: bool = False, script: str = ""
+    ) -> dict[str, Any]:
+        """What the agent sees now, and what came of a task's script."""
         async with self._turn:
-            return await self._observe(screenshot=screenshot, tree=tree, dom=dom, acted=False)
+            return await self._observe(screenshot=screenshot, tree=tree, dom=dom, script=script, acted=False)
 
     async def step(
         self,
@@ -111,10 +113,8 @@ class BrowserSurface:
             raise ToolRefusedError(f"{name} is not an action")
         async with self._turn:
             acted = await self._act(tool, args)
-            seen = await self._observe(screenshot=screenshot, tree=tree, dom=dom, acted=True)
+            seen = await self._observe(screenshot=screenshot, tree=tree, dom=dom, script=script, acted=True)
             seen["action_ms"] = acted["action_ms"]
-            if script:
-                seen["script_result"] = await self._browser.active_page().evaluate(script)
             return seen
 
     async def evaluate(self, js: str, arg: Any = None) -> Any:
@@ -140,7 +140,7 @@ class BrowserSurface:
     def _last_box(self, page: Page, bid: str) -> Box | None:
         return self._observer.last_box(page, bid) if self._observer is not None else None
 
-    async def _observe(self, *, acted: bool, **wanted: bool) -> dict[str, Any]:
+    async def _observe(self, *, acted: bool, **wanted: Any) -> dict[str, Any]:
         assert self._observer is not None
         try:
             await self._browser.ensure_running()
@@ -150,7 +150,8 @@ class BrowserSurface:
             log.info("observing again: %s", describe_error(error))
             await self._browser.ensure_running()
             seen = await self._observer.observe(**wanted, changed=True, acted=acted)
-        self._changed = False
+        # Whatever a script may have changed is waited for before the next look.
+        self._changed = bool(wanted["script"])
         seen["last_action_error"] = self._last_error
         seen["messages"] = list(self._actions.messages)
         seen["elapsed_s"] = (time.monotonic_ns() - self._started_ns) / 1e9

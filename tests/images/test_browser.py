@@ -400,7 +400,9 @@ def test_scripts_return_values_and_raise(page: ToolClient) -> None:
     with pytest.raises(ToolError, match="boom"):
         page.evaluate("() => { throw new Error('boom'); }")
     seen = page.call("step", {"name": "noop", "args": {"wait_ms": 0}, "script": "() => 3"})
-    assert seen["script_result"] == 3
+    assert seen["answer"] == {"value": 3}
+    assert "boom" in page.observe(script="() => { throw new Error('boom'); }")["answer"]["error"]
+    assert page.observe()["answer"] is None
 
 
 def test_commands_and_files(tools: ToolClient) -> None:

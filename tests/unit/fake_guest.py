@@ -57,6 +57,7 @@ class FakeGuest:
         self.branch_stats: ForkStats | None = BRANCH
         self.dead = self.closed = self.confined = False
         self.ended = threading.Event()
+        self.asked: list[str] = []
         self.closes = self.reseeds = 0
         with machine.lock:
             machine.guests += 1
@@ -73,6 +74,7 @@ class FakeGuest:
 
     def evaluate(self, script: str, arg: Any = None) -> Any:
         self._check()
+        self.asked.append(script)
         if script == "seed":
             self.page["seed"] = arg
             return None
@@ -80,11 +82,14 @@ class FakeGuest:
             raise ToolError("the page is broken")
         return copy.deepcopy(self.page)
 
+    def call(self, name: str, args: Mapping[str, Any] | None = None, *, timeout_s: float | None = None) -> Any:
+        raise ToolError(f"no tool named {name!r}")
+
     def execute(self, argv: Sequence[str], *, timeout_s: float = 60.0) -> str:
         self._check()
         return " ".join(argv)
 
-    def act(self, calls: Sequence[ToolCall], *, tree: bool = True) -> Seen:
+    def act(self, calls: Sequence[ToolCall], *, tree: bool = True, question: str = "") -> Seen:
         error, run = "", 0
         for call in calls:
             self._check()
@@ -94,7 +99,13 @@ class FakeGuest:
                 break
         self._check()
         view = {**self._view(), **({} if tree else {"axtree_txt": ""})}
-        return Seen(view=view, error=error, run=run, tool_ns=run * 1000, look_ns=10)
+        answer: dict[str, Any] | None = None
+        if question:
+            try:
+                answer = {"value": self.evaluate(question)}
+            except ToolError as broken:
+                answer = {"error": str(broken)}
+        return Seen(view=view, error=error, run=run, tool_ns=run * 1000, look_ns=10, answer=answer)
 
     def _run(self, call: ToolCall) -> str:
         if call.name == "keyboard_type":

@@ -7,7 +7,7 @@ import os
 import pickle
 import shutil
 import threading
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -55,6 +55,30 @@ def env(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_gymnasium_accepts_it(env: BunshinEnv) -> None:
     check_env(env, skip_render_check=True)
+
+
+@dataclass(frozen=True)
+class AskingFakeTask(FakeTask):
+    question: str = "judge"
+
+
+def test_what_a_task_asks_is_asked_with_the_look(machine: FakeMachine) -> None:
+    pool = machine.pool()
+    env = BunshinEnv(AskingFakeTask(), bases=pool)
+    env.reset(seed=0)
+    guest = cast("FakeGuest", env._guest)
+    guest.asked.clear()
+    assert env.step("keyboard_type('do')")[1:3] == (0.0, False)
+    assert env.step("keyboard_type('ne')")[1:3] == (1.0, True)
+    assert guest.asked == ["judge", "judge"]
+    env.step("keyboard_type('more')")
+    assert guest.asked == ["judge", "judge"], "asked though the episode was over"
+    env.close()
+    broken = BunshinEnv(AskingFakeTask(question="broken"), bases=pool)
+    broken.reset(seed=0)
+    assert broken.step("keyboard_type('done')")[1] == 1.0, "another question was answered with what was asked"
+    broken.close()
+    pool.close()
 
 
 def test_gymnasium_accepts_it_by_id(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -339,9 +363,9 @@ def test_without_the_tree_nobody_reads_it(env: BunshinEnv, monkeypatch: pytest.M
     wanted = []
     act = FakeGuest.act
 
-    def noting(self: FakeGuest, calls: Any, *, tree: bool = True) -> Any:
+    def noting(self: FakeGuest, calls: Any, *, tree: bool = True, question: str = "") -> Any:
         wanted.append(tree)
-        return act(self, calls, tree=tree)
+        return act(self, calls, tree=tree, question=question)
 
     monkeypatch.setattr(FakeGuest, "act", noting)
     blind = BunshinEnv(FakeTask(), bases=env._bases, tree=False)
