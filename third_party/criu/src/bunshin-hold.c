@@ -6,6 +6,7 @@
  * table of nf_tables, by netlink, since libnftables would be mapped in every task that is restored.
  */
 #include <arpa/inet.h>
+#include <sched.h>
 #include <string.h>
 #include <linux/netfilter.h>
 #include <linux/netfilter/nf_tables.h>
@@ -214,7 +215,8 @@ void bunshin_hold_packets(void)
 {
 	int ret = -NLE_NOMEM;
 
-	if (!connections)
+	/* The machine's own network is not held. */
+	if (!connections || !(root_ns_mask & CLONE_NEWNET))
 		return;
 	holder = nl_socket_alloc();
 	if (holder)
