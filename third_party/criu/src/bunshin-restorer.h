@@ -17,20 +17,53 @@ static bool bunshin_move_pages(const struct bunshin_move *m)
 	       sys_mremap(m->from, m->len, m->len, flags, m->to) == m->to;
 }
 
-static int bunshin_move(struct task_restore_args *args, bool mapped)
+/* How many moves from the first on are neighbours both here and there. */
+static unsigned int bunshin_neighbours(const struct bunshin_move *m, unsigned int n)
 {
+	unsigned int i = 1;
+
+	while (i < n && m[i].what == m->what && m[i].from == m[i - 1].from + m[i - 1].len &&
+	       m[i].to == m[i - 1].to + m[i - 1].len)
+		i++;
+	return i;
+}
+
+/*
+ * A library's relocations, its data and what follows it are three mappings of the task, but one here. The kernel refuses,
+ * with nothing moved, when they are several (before 6.17), or when it knows no MREMAP_DONTUNMAP.
+ */
+static bool bunshin_move_together(const struct bunshin_move *m, unsigned int n)
+{
+	unsigned long len = m[n - 1].from + m[n - 1].len - m->from, ret;
 	unsigned int i;
 
-	for (i = 0; i < args->bunshin_n_moves; i++) {
+	if (n > 1) {
+		ret = sys_mremap(m->from, len, len, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, m->to);
+		if (ret != (unsigned long)-EFAULT && ret != (unsigned long)-EINVAL)
+			return ret == m->to;
+	}
+	for (i = 0; i < n; i++)
+		if (!bunshin_move_pages(&m[i]))
+			return false;
+	return true;
+}
+
+static int bunshin_move(struct task_restore_args *args, bool mapped)
+{
+	unsigned int i, n;
+
+	for (i = 0; i < args->bunshin_n_moves; i += n) {
 		struct bunshin_move *m = &args->bunshin_moves[i];
 
+		n = bunshin_neighbours(m, args->bunshin_n_moves - i);
 		if (mapped != (m->what != BUNSHIN_MOVE_VMA))
 			continue;
 		if (m->what == BUNSHIN_MOVE_COPY) {
-			memcpy((void *)(unsigned long)m->to, (void *)(unsigned long)m->from, m->len);
+			memcpy((void *)(unsigned long)m->to, (void *)(unsigned long)m->from,
+			       m[n - 1].from + m[n - 1].len - m->from);
 			continue;
 		}
-		if (!bunshin_move_pages(m)) {
+		if (!bunshin_move_together(m, n)) {
 			pr_err("Can't move %lx from the pool to %lx\n", (unsigned long)m->from, (unsigned long)m->to);
 			return -1;
 		}
