@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * A restored TCP socket sends: what its process had written and the kernel not yet sent; and an answer to the FIN that
- * libsoccr makes anew where the other side had shut the connection. While that side is not yet there again, the kernel would meet both with a
- * reset. So nothing leaves any socket of the branch until all are there, but for what libsoccr has marked as its own: a
- * table of nf_tables, by netlink, since libnftables would be mapped in every task that is restored.
+ * libsoccr makes anew where the other side had shut the connection. While that side is not yet there again, the kernel
+ * would meet both with a reset. So nothing leaves any socket of the branch until all are there, but for what libsoccr
+ * has marked as its own: a table of nf_tables, by netlink, since libnftables would be mapped in every task restored.
  */
 #include <arpa/inet.h>
 #include <sched.h>
