@@ -30,12 +30,7 @@
 #define ROOM 4096
 
 static bool connections;
-static struct nl_sock *holder;
-
-void bunshin_saw_connection(void)
-{
-	connections = true;
-}
+static struct nl_sock *branch_holder;
 
 static struct nl_msg *begin(int type, int flags, int family, int resource)
 {
@@ -59,12 +54,15 @@ static int put_u32(struct nl_msg *msg, int type, uint32_t value)
 	return nla_put_u32(msg, type, htonl(value));
 }
 
+/* It goes with the socket, however that ends. */
 static struct nl_msg *new_table(void)
 {
 	struct nl_msg *msg = of_table(NFT_MSG_NEWTABLE, NLM_F_CREATE | NLM_F_EXCL);
 
-	if (msg)
-		nla_put_string(msg, NFTA_TABLE_NAME, TABLE);
+	if (!msg)
+		return NULL;
+	nla_put_string(msg, NFTA_TABLE_NAME, TABLE);
+	put_u32(msg, NFTA_TABLE_FLAGS, NFT_TABLE_F_OWNER);
 	return msg;
 }
 
@@ -211,29 +209,46 @@ static int connect_inside(struct nl_sock *sock)
 	return restore_ns(old, &net_ns_desc) ? -NLE_FAILURE : ret;
 }
 
-void bunshin_hold_packets(void)
+struct nl_sock *bunshin_hold(void)
 {
+	struct nl_sock *holder;
 	int ret = -NLE_NOMEM;
 
 	/* The machine's own network is not held. */
-	if (!connections || !(root_ns_mask & CLONE_NEWNET))
-		return;
+	if (!(root_ns_mask & CLONE_NEWNET))
+		return NULL;
 	holder = nl_socket_alloc();
 	if (holder)
 		ret = connect_inside(holder) ?: hold(holder);
 	if (!ret)
-		return;
-	pr_warn("TCP connections may be reset: packets cannot be held back: %s\n", nl_geterror(ret));
+		return holder;
+	pr_warn("packets cannot be held back: %s\n", nl_geterror(ret));
 	nl_socket_free(holder);
-	holder = NULL;
+	return NULL;
 }
 
 /* The socket stays open: to close it would take until the kernel has cleared away the table, tens of milliseconds. */
-int bunshin_release_packets(void)
+int bunshin_let_go(struct nl_sock *holder)
 {
 	int ret = holder ? let_go(holder) : 0;
 
 	if (ret)
 		pr_err("packets are held back for good: %s\n", nl_geterror(ret));
 	return ret;
+}
+
+void bunshin_saw_connection(void)
+{
+	connections = true;
+}
+
+void bunshin_hold_packets(void)
+{
+	if (connections)
+		branch_holder = bunshin_hold();
+}
+
+int bunshin_release_packets(void)
+{
+	return bunshin_let_go(branch_holder);
 }

@@ -37,6 +37,7 @@ struct cr_img;
 struct inet_diag_msg;
 struct libsoccr_sk;
 struct libsoccr_sk_data;
+struct nl_sock;
 struct task_restore_args;
 struct _clone_args;
 
@@ -71,6 +72,12 @@ bool bunshin_branching(void);
 int bunshin_task_started(void);
 /* Restore: as the system call; a branch's root task is born in its cgroup. */
 long bunshin_clone3(struct _clone_args *args, size_t size);
+/*
+ * Nothing but what libsoccr makes leaves the sockets of the tasks' network until it is let go, or this process ends.
+ * NULL: cannot be done; logged.
+ */
+struct nl_sock *bunshin_hold(void);
+int bunshin_let_go(struct nl_sock *holder);
 /* Dump: the queues of a socket, when it is collected. */
 void bunshin_saw_queue(const struct inet_diag_msg *msg, int type);
 /* Dump: all sockets are collected; waits until nothing is on its way between them. */

@@ -4,7 +4,8 @@
  * more of the queue follow. Two sides of a connection that are recorded at different moments of that do not fit
  * together: what one has sent, and been thanked for, the other has not got. CRIU locks the network; a lock loses
  * packets, and the source's connections would have to wait for them to be sent again. Loopback needs no more than a
- * moment: so they are waited for, and looked at again at the end.
+ * moment: so they are waited for, and looked at again at the end. What then waits for the other side to have room is
+ * held.
  */
 #include <linux/netlink.h>
 #include <linux/sock_diag.h>
@@ -44,6 +45,7 @@ struct stream {
 	uint32_t cookie[2];
 	uint32_t came, left; /* bytes not yet read; not yet acknowledged */
 	bool goes_on;	     /* the next acknowledgement lets more of them go */
+	bool waits;	     /* the other side has no room for more; a timer asks it now and then */
 };
 
 struct streams {
@@ -54,26 +56,29 @@ struct streams {
 
 static bool under_way;
 static struct streams at_rest;
+static struct nl_sock *holder;
 
 void bunshin_saw_queue(const struct inet_diag_msg *msg, int type)
 {
 	under_way |= type == SOCK_STREAM && msg->idiag_state != TCP_LISTEN && msg->idiag_wqueue;
 }
 
-static bool goes_on(struct nl_msg *msg)
+static void look_closer(struct nl_msg *msg, struct stream *stream)
 {
 	struct nlattr *attr = nlmsg_find_attr(nlmsg_hdr(msg), sizeof(struct inet_diag_msg), INET_DIAG_INFO);
 	struct info info = {};
 
 	if (attr)
 		nla_memcpy(&info, attr, sizeof(info));
-	return info.unacked && info.notsent;
+	stream->goes_on = info.notsent && info.unacked;
+	stream->waits = info.notsent && !info.unacked;
 }
 
 static int add(struct nl_msg *msg, void *arg)
 {
 	const struct inet_diag_msg *m = nlmsg_data(nlmsg_hdr(msg));
 	struct streams *to = arg;
+	struct stream *stream;
 
 	if (to->n == to->room) {
 		size_t room = to->room ? 2 * to->room : 64;
@@ -86,13 +91,11 @@ static int add(struct nl_msg *msg, void *arg)
 		to->v = v;
 		to->room = room;
 	}
-	memset(&to->v[to->n], 0, sizeof(*to->v));
-	to->v[to->n++] = (struct stream){
-		.cookie = { m->id.idiag_cookie[0], m->id.idiag_cookie[1] },
-		.came = m->idiag_rqueue,
-		.left = m->idiag_wqueue,
-		.goes_on = goes_on(msg),
-	};
+	stream = memset(&to->v[to->n++], 0, sizeof(*to->v));
+	memcpy(stream->cookie, m->id.idiag_cookie, sizeof(stream->cookie));
+	stream->came = m->idiag_rqueue;
+	stream->left = m->idiag_wqueue;
+	look_closer(msg, stream);
 	return NL_OK;
 }
 
@@ -197,6 +200,7 @@ static bool nothing_came(const struct streams *now)
 int bunshin_tcp_rest(void)
 {
 	struct nl_sock *sock;
+	size_t i;
 	int ret;
 
 	if (!bunshin_recording() || !under_way)
@@ -206,6 +210,10 @@ int bunshin_tcp_rest(void)
 		return -1;
 	ret = wait_for_rest(sock);
 	nl_socket_free(sock);
+	/* Nothing else is sent any more: no packet is lost that the source would have to send again. */
+	for (i = 0; !ret && !holder && i < at_rest.n; i++)
+		if (at_rest.v[i].waits)
+			holder = bunshin_hold();
 	return ret;
 }
 
@@ -227,5 +235,5 @@ int bunshin_tcp_rested(void)
 	}
 	xfree(now.v);
 	nl_socket_free(sock);
-	return ret;
+	return bunshin_let_go(holder) ?: ret;
 }
