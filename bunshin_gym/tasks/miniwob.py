@@ -31,14 +31,20 @@ _SEEDS: Final = 1 << 31
 _GAVE_UP: Final = "infeasible"
 
 # A page says by no event that it is ready: its load handlers may still wait for their data.
-_START: Final = """async ([seed, patience_ms]) => {
+_UNTIL: Final = """
   const until = async (ready, what) => {
-    const end = performance.now() + patience_ms;
+    const end = performance.now() + 10000;
     while (!ready()) {
       if (performance.now() > end) throw new Error(what);
       await new Promise(done => setTimeout(done, 5));
     }
   };
+"""
+
+_PREPARE: Final = (
+    "async () => {"
+    + _UNTIL
+    + """
   await until(() => typeof core !== 'undefined' && core.cover_div, 'the page did not become ready');
   document.body.removeEventListener('click', core.canvasDrawClick);
   const style = document.createElement('style');
@@ -47,6 +53,13 @@ _START: Final = """async ([seed, patience_ms]) => {
   document.head.appendChild(style);
   if (typeof $ !== 'undefined' && $.fx) $.fx.off = true;
   core.EPISODE_MAX_TIME = 2147483647;
+}"""
+)
+
+_START: Final = (
+    "async seed => {"
+    + _UNTIL
+    + """
   Math.seedrandom(seed);
   core.startEpisodeReal();
   core.clearTimer();
@@ -54,6 +67,7 @@ _START: Final = """async ([seed, patience_ms]) => {
   const goal = core.getUtterance();
   return typeof goal === 'string' ? goal : goal.utterance;
 }"""
+)
 
 _JUDGE: Final = """() => typeof WOB_DONE_GLOBAL === 'undefined' ? null : {
   done: WOB_DONE_GLOBAL, raw_reward: WOB_RAW_REWARD_GLOBAL, reason: WOB_REWARD_REASON, ready: WOB_TASK_READY,
@@ -119,8 +133,10 @@ class MiniWoBTask:
         return _JUDGE
 
     def prepare(self, page: Page) -> None:
-        """Opens the page."""
+        """Opens the page and sets it up to where the seed counts; it is on the screen then."""
         page.open(self.url)
+        page.evaluate(_PREPARE)
+        page.call("rest")
 
     def setup(self, page: Page, seed: int) -> Setup:
         """Starts an episode of the open page from the seed.
@@ -128,7 +144,7 @@ class MiniWoBTask:
         Raises:
             ToolError: the page never becomes ready.
         """
-        goal = page.evaluate(_START, [str(seed % _SEEDS), 10_000])
+        goal = page.evaluate(_START, str(seed % _SEEDS))
         if not isinstance(goal, str):
             raise ToolError(f"{self.id}: the page has no goal: {goal!r}")
         return Setup(goal=goal, info={"seed": seed % _SEEDS})

@@ -78,6 +78,15 @@ class Observer:
         tabs = self._tabs(page, {**titles, page: text["title"]})
         return {**text, **tabs, "screenshot": shot, "answer": answer, "notices": notices, "timings_ms": timings}
 
+    async def rest(self) -> None:
+        """As `observe`, without reading the page.
+
+        Elements' ids count from what is read first, and so does Chromium's tree: of parts that were empty then it may
+        not hear later.
+        """
+        await self._settle(_NETWORK_TIMEOUT_S)
+        await self._picture(wait=True)
+
     async def _settle(self, network_timeout_s: float) -> None:
         """Settles the active page, and the one that took its place meanwhile."""
         traffic = self._browser.traffic

@@ -83,6 +83,7 @@ class BrowserSurface:
             "evaluate": self.evaluate,
             "observe": self.observe,
             "reset_browser": self.reset_browser,
+            "rest": self.rest,
             "seed": self.seed,
             "step": self.step,
         }
@@ -123,6 +124,14 @@ class BrowserSurface:
             await self._browser.ensure_running()
             self._changed = True
             return await self._browser.active_page().evaluate(js, arg)
+
+    async def rest(self) -> None:
+        """Returns when the page has come to rest on the screen: for a state that many branches begin in."""
+        assert self._observer is not None
+        async with self._turn:
+            await self._browser.ensure_running()
+            await self._observer.rest()
+            self._changed = False
 
     async def reset_browser(self) -> None:
         """One blank tab, nothing remembered."""

@@ -142,6 +142,15 @@ def test_ids_stay_with_their_elements(page: ToolClient) -> None:
     assert bid(page, "'Twin'") != before["'Away'"]
 
 
+def test_a_page_at_rest_was_not_read(tools: ToolClient) -> None:
+    tools.write_file("/srv/page.html", (HERE / "page.html").read_bytes())
+    tools.call("goto", {"url": URL})
+    tools.call("rest")
+    assert tools.evaluate("() => document.querySelectorAll('[bid]').length") == 0
+    tools.observe()
+    assert tools.evaluate("() => document.documentElement.getAttribute('bid')") == "0"
+
+
 def test_focus_and_dom_text(page: ToolClient) -> None:
     text = bid(page, "textbox 'Name'")
     assert act(page, "focus", bid=text)["focused_element_bid"] == text

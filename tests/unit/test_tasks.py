@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -23,6 +23,7 @@ class ScriptedPage:
         self.answers = list(answers)
         self.opened: list[str] = []
         self.asked: list[tuple[str, Any]] = []
+        self.called: list[str] = []
 
     def open(self, url: str) -> None:
         self.opened.append(url)
@@ -33,6 +34,9 @@ class ScriptedPage:
         if isinstance(answer, Exception):
             raise answer
         return answer
+
+    def call(self, name: str, args: Mapping[str, Any] | None = None, *, timeout_s: float | None = None) -> Any:
+        self.called.append(name)
 
     def execute(self, argv: Sequence[str], *, timeout_s: float = 60.0) -> str:
         raise AssertionError("no command is needed")
@@ -79,13 +83,14 @@ def test_tasks_by_id() -> None:
         assert load_task(f"miniwob.{name}").id == f"miniwob.{name}"
 
 
-def test_the_page_is_opened_once_and_seeded_each_time() -> None:
-    page = ScriptedPage("Click the button.")
+def test_the_page_is_opened_and_drawn_once_and_seeded_each_time() -> None:
+    page = ScriptedPage(None, "Click the button.")
     task = MiniWoBTask(name="click-test")
     task.prepare(page)
-    setup = task.setup(page, (1 << 31) + 5)
     assert page.opened == ["file:///opt/bunshin/miniwob/miniwob/click-test.html"]
-    assert [asked[1][0] for asked in page.asked] == ["5"]
+    assert page.called == ["rest"]
+    setup = task.setup(page, (1 << 31) + 5)
+    assert [arg for _, arg in page.asked] == [None, "5"]
     assert setup.goal == "Click the button."
     assert setup.info == {"seed": 5}
 
