@@ -51,6 +51,8 @@ FAMILY = {
     "forum": ("forum.open-topic-1", "mouse_move(5, 5)"),
     "desktop": ("desktop.calc-amount", {"name": "wait", "args": {"seconds": 0.0}}),
 }
+# Each draws nearly all of the screen anew.
+SCROLLS = ["scroll(0, 300)", "scroll(0, -300)"]
 NOTHING = {"browser": "noop(0)", "desktop": {"name": "wait", "args": {"seconds": 0.0}}}
 console, progress = Console(), Console(stderr=True)
 
@@ -143,13 +145,12 @@ def boots(task_id: str) -> float:
     return statistics.median(seconds(boot) for _ in range(ROUNDS))
 
 
-def overhead_ms(*, tree: bool) -> float:
+def overhead_ms(actions: Sequence[str], *, tree: bool) -> float:
     """What a step with a picture of 1280x720 takes beside its action; with the accessibility tree or without."""
-    task_id, action = FAMILY["shop"]
-    with contextlib.closing(BunshinEnv(load_task(task_id), tree=tree)) as env:
+    with contextlib.closing(BunshinEnv(load_task(FAMILY["shop"][0]), tree=tree)) as env:
         env.reset(seed=0)
-        env.step(action)
-        measured = [env.step(action)[4]["measured"] for _ in range(20)]
+        env.step(actions[-1])
+        measured = [env.step(action)[4]["measured"] for action in itertools.islice(itertools.cycle(actions), 20)]
     return statistics.median(one.total_ns - one.tool_ns for one in measured) / 1e6
 
 
@@ -251,8 +252,9 @@ def measure(families: Sequence[str], counts: Sequence[int], chromium: str) -> di
             found[f"{family}_reset_{kind}_over_boot"] = found[f"{family}_boot_ms"] / found[f"{family}_reset_{kind}_ms"]
     for name in ("reset_over_boot", "reset_ahead_over_boot", "reset_again_over_boot"):
         found[name] = statistics.median(value for key, value in found.items() if key.endswith(f"_{name}"))
-    found["step_overhead_ms"] = overhead_ms(tree=True)
-    found["step_overhead_without_tree_ms"] = overhead_ms(tree=False)
+    for name, actions in (("", ["mouse_move(5, 5)"]), ("scrolled_", SCROLLS)):
+        found[f"step_overhead_{name}ms"] = overhead_ms(actions, tree=True)
+        found[f"step_overhead_{name}without_tree_ms"] = overhead_ms(actions, tree=False)
     peer = browsergym_ms(chromium) if chromium else None
     if peer is not None:
         found["browsergym_reset_ms"] = peer
