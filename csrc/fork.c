@@ -8,6 +8,7 @@
 #include "base/fault.h"
 #include "base/text.h"
 #include "host/advice.h"
+#include "host/mounts.h"
 #include "host/spawn.h"
 #include "host/trace.h"
 #include "snapshot.h"
@@ -67,6 +68,20 @@ static int apply_affinity(struct bsh_snapshot *snap, struct bsh_workspace *ws, s
 	return rc < 0 ? rc : bsh_affinity_apply(&snap->affinity, pids, n, err);
 }
 
+/* Made for the first branch. */
+static int view_of(struct bsh_snapshot *snap)
+{
+	int fd;
+
+	pthread_mutex_lock(&snap->lock);
+	if (!snap->viewed && snap->core->features->overlay_lowerdir_add)
+		snap->view_fd = bsh_overlay_view((const char *const *)snap->record.layers);
+	snap->viewed = true;
+	fd = snap->view_fd;
+	pthread_mutex_unlock(&snap->lock);
+	return fd;
+}
+
 static int run_engine(struct bsh_snapshot *snap, struct bsh_workspace *ws, struct bsh_trace *trace,
 	struct bsh_carried *carried, int *ret_pidfd, struct bsh_error *err)
 {
@@ -76,6 +91,7 @@ static int run_engine(struct bsh_snapshot *snap, struct bsh_workspace *ws, struc
 	int rc;
 
 	bsh_workspace_place(ws, &place);
+	place.view_fd = view_of(snap);
 	rc = bsh_fault_hit(BSH_FAULT_BRANCH_REGISTERED, err);
 	if (rc == 0)
 		rc = origin->engine->branch(origin->state, &place, trace, carried, &pid, err);

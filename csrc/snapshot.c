@@ -129,6 +129,8 @@ static void snapshot_release(struct bsh_snapshot *snap)
 	bsh_affinity_release(&snap->affinity);
 	pthread_mutex_destroy(&snap->lock);
 	pthread_cond_destroy(&snap->idle);
+	if (snap->view_fd >= 0)
+		close(snap->view_fd);
 	free(snap->dir);
 	bsh_core_free(snap->core);
 	free(snap);
@@ -141,6 +143,7 @@ int bsh_snapshot_register(struct bsh_core *core, struct bsh_record *record, cons
 	int rc;
 
 	snap->core = bsh_core_get(core);
+	snap->view_fd = -1;
 	pthread_mutex_init(&snap->lock, NULL);
 	pthread_cond_init(&snap->idle, NULL);
 	snap->record = *record;

@@ -38,6 +38,8 @@ struct bsh_snapshot {
 	unsigned int branching;	      /* branches in the making; a drop waits for them */
 	struct bsh_workspace *making; /* those of them that were weighed, linked by next_making */
 	bool dropped;
+	bool viewed; /* view_fd was looked for */
+	int view_fd; /* its layers, read-only, mounted nowhere; -1: none */
 };
 
 /* Takes over record, whose id, layers and engine are set; makes the registry's entry. No state of the engine yet. */

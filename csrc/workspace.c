@@ -140,6 +140,8 @@ void bsh_workspace_place(const struct bsh_workspace *ws, struct bsh_place *ret_p
 	ret_place->mntns_fd = ws->mntns_fd;
 	ret_place->root = ws->root;
 	ret_place->netns_fd = ws->netns_fd;
+	ret_place->upper = ws->upper;
+	ret_place->view_fd = -1;
 	ret_place->cgroup_fds = ws->cgroup.procs_fds;
 	ret_place->n_cgroups = ws->cgroup.n;
 	ret_place->cgroup_v2 = ws->cgroup.tracker_v2 ? ws->cgroup.dirs[0] : NULL;

@@ -52,6 +52,8 @@ struct bsh_place {
 	int netns_fd;	       /* network namespace with loopback up */
 	const int *cgroup_fds; /* files to enter the cgroups by, opened for writing; see cgroup.h */
 	unsigned int n_cgroups;
+	const char *upper;     /* its overlay's upper directory, on the host */
+	int view_fd;	       /* what is below that, to be read beside the overlay; -1: nothing */
 	const char *cgroup_v2; /* directory of the first of them, if that is v2: one can be born there; else NULL */
 };
 

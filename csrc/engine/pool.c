@@ -77,7 +77,7 @@ static int make_channel(int ret_ends[2], struct bsh_error *err)
 static int send_request(
 	int socket, const void *request, size_t size, const int *fds, size_t n_fds, struct bsh_error *err)
 {
-	char control[CMSG_SPACE((3 + BSH_POOL_CGROUPS_MAX) * sizeof(int))] = {0};
+	char control[CMSG_SPACE(BSH_POOL_BRANCH_FDS_MAX * sizeof(int))] = {0};
 	struct iovec iov = {.iov_base = (void *)(uintptr_t)request, .iov_len = size};
 	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
 
@@ -334,8 +334,9 @@ static int ask_branch(struct pool_state *state, const struct bsh_place *place, i
 		.log_level = 1,
 		.net_key = NETNS_KEY,
 	};
-	int fds[3 + BSH_POOL_CGROUPS_MAX] = {answer_fd, place->mntns_fd, place->netns_fd};
-	auto_close int v2 = -1;
+	int fds[BSH_POOL_BRANCH_FDS_MAX] = {answer_fd, place->mntns_fd, place->netns_fd};
+	size_t n = 3 + place->n_cgroups;
+	auto_close int v2 = -1, upper = -1;
 
 	if (place->n_cgroups > BSH_POOL_CGROUPS_MAX)
 		return bsh_fail(err, E2BIG, "%u cgroups", place->n_cgroups);
@@ -347,7 +348,15 @@ static int ask_branch(struct pool_state *state, const struct bsh_place *place, i
 		if (v2 < 0)
 			return bsh_fail(err, errno, "open %s", place->cgroup_v2);
 	}
-	return send_request(state->control, &request, sizeof(request), fds, 3 + place->n_cgroups, err);
+	if (place->view_fd >= 0) {
+		upper = open(place->upper, O_PATH | O_DIRECTORY | O_CLOEXEC);
+		if (upper < 0)
+			return bsh_fail(err, errno, "open %s", place->upper);
+		request.view = 1;
+		fds[n++] = upper;
+		fds[n++] = place->view_fd;
+	}
+	return send_request(state->control, &request, sizeof(request), fds, n, err);
 }
 
 static int pool_branch(void *opaque, const struct bsh_place *place, struct bsh_trace *trace,

@@ -80,17 +80,24 @@ static int config_path(int fs, const char *key, const char *path)
 	return syscall(SYS_fsconfig, fs, FSCONFIG_SET_STRING, key, line.text, 0) < 0 ? -errno : 0;
 }
 
+static int config_layers(int fs, const char *const *layers, const char **ret_what)
+{
+	int rc = 0;
+
+	for (; *layers && rc == 0; layers++) {
+		*ret_what = *layers;
+		rc = config_path(fs, "lowerdir+", *layers);
+	}
+	return rc;
+}
+
 static int config_all(int fs, const struct bsh_overlay *overlay, const char **ret_what)
 {
 	static const char *const options[][2] = {{"index", "on"}, {"nfs_export", "on"}};
-	int rc;
+	int rc = config_layers(fs, overlay->layers, ret_what);
 
-	for (const char *const *layer = overlay->layers; *layer; layer++) {
-		*ret_what = *layer;
-		rc = config_path(fs, "lowerdir+", *layer);
-		if (rc < 0)
-			return rc;
-	}
+	if (rc < 0)
+		return rc;
 	*ret_what = overlay->upper;
 	rc = config_path(fs, "upperdir", overlay->upper);
 	if (rc < 0)
@@ -127,6 +134,17 @@ static int mount_by_fsconfig(const struct bsh_overlay *overlay, const char **ret
 	if (mnt < 0)
 		return -errno;
 	return syscall(SYS_move_mount, mnt, "", AT_FDCWD, overlay->root, MOVE_MOUNT_F_EMPTY_PATH) < 0 ? -errno : 0;
+}
+
+int bsh_overlay_view(const char *const *layers)
+{
+	auto_close int fs = (int)syscall(SYS_fsopen, "overlay", FSOPEN_CLOEXEC);
+	const char *what;
+
+	if (fs < 0 || config_layers(fs, layers, &what) < 0 ||
+		syscall(SYS_fsconfig, fs, FSCONFIG_CMD_CREATE, NULL, NULL, 0) < 0)
+		return -1;
+	return (int)syscall(SYS_fsmount, fs, FSMOUNT_CLOEXEC, MOUNT_ATTR_RDONLY | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOSUID);
 }
 
 /* Paths by descriptor keep the one page of options short: 200 layers fit, and no character needs escaping. */

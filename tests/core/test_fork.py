@@ -88,6 +88,32 @@ def test_inner_view_is_the_same_in_every_branch(start: Start, engine: str) -> No
     assert sh(source, look) == before
 
 
+def test_files_open_for_writing_are_what_they_were(start: Start, engine: str) -> None:
+    """Also in a branch's own layer, where they go before anything is written: times, owners, holes, second names."""
+    make = (
+        "mkdir -p /data/in && cd /data/in && echo one >plain && echo two >linked && ln linked /data/other"
+        " && dd if=/dev/zero of=holes bs=1 count=1 seek=4000000 && chown 7:8 plain holes && chmod 4640 plain"
+        " && touch -t 202001020304 plain holes linked . && exec 3>>plain 4>>holes 5>>linked"
+        " && while :; do sleep 1000; done"
+    )
+    source = start(argv=["sh", "-c", make])
+    sh(source, "until [ -e /proc/2/fd/5 ]; do :; done")
+    look = (
+        "cd /data; stat -c '%n %A %u %g %Y' in; stat -c '%n %A %u %g %s %h %Y' in/* other"
+        "; cat in/plain in/linked other; test $(du -k in/holes | cut -f1) -lt 64 && echo sparse"
+    )
+    before = sh(source, look)
+    with source.snapshot(engine=engine) as snapshot, snapshot.branch() as branch:
+        assert sh(branch, look) == before
+        sh(branch, "echo three >>/data/other; echo four >>/data/in/plain")
+        assert sh(branch, "cat /data/in/linked /proc/2/fd/5") == "two\nthree\ntwo\nthree"
+        assert sh(branch, "cat /proc/2/fd/3") == "one\nfour"
+        after = sh(branch, look)
+        with branch.snapshot(engine=engine) as second, second.branch() as next_branch:
+            assert sh(next_branch, look) == after
+        assert sh(source, look) == before
+
+
 def uptime_s(workspace: Workspace) -> float:
     return float(sh(workspace, "cut -d' ' -f1 /proc/uptime"))
 

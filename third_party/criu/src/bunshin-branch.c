@@ -59,6 +59,14 @@ bool bunshin_branching(void)
 	return branching;
 }
 
+bool bunshin_root_prepared(void)
+{
+	/* A file that was looked up before it lies in the upper directory would not be seen there. */
+	if (branching)
+		bunshin_copyup_wait();
+	return branching;
+}
+
 static bool in_subtree(pid_t vpid_, const struct pstree_item *root)
 {
 	struct pstree_item *item;
@@ -314,8 +322,10 @@ static int start_log(const struct bsh_pool_branch *req)
 	return log_keep_err() || log_init(opts.output) ? -1 : 0;
 }
 
-static int run_restore(const struct bsh_pool_branch *req, const int *fds, int *ret_copyup)
+static int run_restore(const struct bsh_pool_branch *req, const int *fds)
 {
+	const int *view = req->view ? fds + 3 + req->n_cgroups : NULL;
+
 	if (start_log(req))
 		return -1;
 	branching = true;
@@ -326,7 +336,7 @@ static int run_restore(const struct bsh_pool_branch *req, const int *fds, int *r
 		pr_perror("cannot enter the branch's mount namespace");
 		return -1;
 	}
-	*ret_copyup = bunshin_copyup_start(req->root);
+	bunshin_copyup_start(req->root, view ? view[0] : -1, view ? view[1] : -1);
 	bunshin_shm_advise(MADV_DOFORK);
 	/* Statistics go to where it runs. */
 	if (fchdir(get_service_fd(IMG_FD_OFF))) {
@@ -358,13 +368,13 @@ void bunshin_branch_run(const struct bsh_pool_branch *req, const int *fds)
 		.header = { .size = sizeof(answer), .type = BSH_POOL_OK, .version = BSH_POOL_VERSION, .seq = req->header.seq },
 	};
 	int64_t start_ns = now_ns();
-	int copyup = -1, ret;
 	sigset_t none;
+	int ret;
 
 	sigemptyset(&none);
 	sigprocmask(SIG_SETMASK, &none, NULL);
-	ret = run_restore(req, fds, &copyup);
-	bunshin_copyup_wait(copyup);
+	ret = run_restore(req, fds);
+	bunshin_copyup_wait();
 	if (!ret) {
 		answer.pid = root_item->pid->real;
 		note_phases(&answer, start_ns);

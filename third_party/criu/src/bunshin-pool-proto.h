@@ -26,7 +26,7 @@
  */
 #include <stdint.h>
 
-#define BSH_POOL_VERSION 3
+#define BSH_POOL_VERSION 4
 
 enum bsh_pool_type {
 	BSH_POOL_PREPARE = 1,
@@ -70,15 +70,17 @@ struct bsh_pool_plain {
 
 /*
  * Descriptors: socket for the answer, mount namespace, network namespace, then for n_cgroups the files to enter them by:
- * cgroup.procs or tasks, or for the first, if it is of v2, its directory.
+ * cgroup.procs or tasks, or for the first, if it is of v2, its directory; last, with a view, the overlay's upper directory
+ * and the view: the layers below it, mounted nowhere.
  */
 #define BSH_POOL_CGROUPS_MAX 16
+#define BSH_POOL_BRANCH_FDS_MAX (5 + BSH_POOL_CGROUPS_MAX)
 struct bsh_pool_branch {
 	struct bsh_pool_header header;
 	uint32_t n_cgroups;
 	uint32_t cgroup_v2; /* the first is */
 	uint32_t log_level;
-	uint32_t reserved;
+	uint32_t view; /* there is one */
 	char root[512];      /* the overlay's mount point inside the mount namespace */
 	char net_key[32];    /* as recorded */
 	char log[512];       /* absolute path of the restore's log; "": none */

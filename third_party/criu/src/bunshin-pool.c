@@ -50,7 +50,7 @@
 #define FSMOUNT_CLOEXEC 1
 #endif
 
-#define FDS_MAX (3 + BSH_POOL_CGROUPS_MAX)
+#define FDS_MAX BSH_POOL_BRANCH_FDS_MAX
 #define SAVE_NICE 10
 
 union request {
@@ -308,7 +308,7 @@ static int serve_branch(const union request *req, const int *fds, unsigned int n
 	pid_t parent = getpid(), pid;
 	struct restoring *slot;
 
-	if (branch->n_cgroups > BSH_POOL_CGROUPS_MAX || n_fds != 3 + branch->n_cgroups)
+	if (branch->n_cgroups > BSH_POOL_CGROUPS_MAX || n_fds != 3 + branch->n_cgroups + (branch->view ? 2 : 0))
 		return refuse(fds, n_fds, req->header.seq, EINVAL, "BRANCH came without its descriptors");
 	slot = free_restoring();
 	if (!slot)

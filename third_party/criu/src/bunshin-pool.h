@@ -68,6 +68,8 @@ int bunshin_record_settle(int ret);
 
 void bunshin_made_file(void);
 bool bunshin_branching(void);
+/* Restore: the root task has read the images; the first file is about to be opened. As bunshin_branching(). */
+bool bunshin_root_prepared(void);
 /* Restore: a task has begun; the root one enters its cgroups, and what it forks on the way to its children inherits nothing. */
 int bunshin_task_started(void);
 /* Restore: as the system call; a branch's root task is born in its cgroup. */
@@ -309,9 +311,10 @@ int bunshin_shm_populate(uint64_t id, uint64_t start, uint64_t end);
 
 /* From the images. */
 int bunshin_copyup_learn(void);
-/* Starts a process that does it, below @root_path; returns its pidfd, or -1: none. */
-int bunshin_copyup_start(const char *root_path);
-void bunshin_copyup_wait(int pidfd);
+/* Starts a process that does it, below @root_path. @upper, @view: where to, where from; -1: the overlay shall do it. */
+void bunshin_copyup_start(const char *root_path, int upper, int view);
+/* Returns once it has ended, if there is one. */
+void bunshin_copyup_wait(void);
 
 /* ---- on disk ---- */
 
