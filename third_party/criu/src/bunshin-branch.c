@@ -276,6 +276,7 @@ int bunshin_prepare_moves(struct task_restore_args *args)
 
 	args->bunshin_moves = (void *)rst_mem_align_cpos(RM_PRIVATE);
 	args->bunshin_n_moves = 0;
+	args->bunshin_traps = bunshin_threads_trap();
 	if (!branching || !n_moves)
 		return 0;
 	to = rst_mem_alloc(n_moves * sizeof(*to), RM_PRIVATE);

@@ -105,8 +105,8 @@ int bunshin_map_task(struct pstree_item *item);
 int bunshin_prepare_moves(struct task_restore_args *args);
 /* Restore: begins to trace a thread; false: not done, CRIU shall do it its own way. */
 bool bunshin_seize(struct pstree_item *item, int thread);
-/* Restore: interrupts all threads; false likewise. */
-bool bunshin_interrupt_all(void);
+/* Restore: whether threads stop by themselves in the end. */
+bool bunshin_threads_trap(void);
 int bunshin_restore_tmpfs(int archive_fd, const char *mountpoint);
 int bunshin_restore_shmem(void *addr, unsigned long size, unsigned long shmid);
 

@@ -8,6 +8,24 @@
 #define MREMAP_DONTUNMAP 4
 #endif
 
+static bool bunshin_traps;
+
+/* See bunshin-seize.c. */
+static void bunshin_trap(void)
+{
+#ifdef __x86_64__
+	k_rtsigset_t trap;
+
+	if (!bunshin_traps)
+		return;
+	/* Blocked, it would lose its handler. */
+	ksigemptyset(&trap);
+	ksigaddset(&trap, SIGTRAP);
+	sys_sigprocmask(SIG_UNBLOCK, &trap, NULL, sizeof(trap));
+	asm volatile("int3");
+#endif
+}
+
 /* What it leaves behind goes with the rest of the arena, at a stroke: unmapping each piece would cut that up first. */
 static bool bunshin_move_pages(const struct bunshin_move *m)
 {

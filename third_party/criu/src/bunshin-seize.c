@@ -2,7 +2,8 @@
 /*
  * The end of a restore: the threads of all tasks are traced until they have left the restorer's code. CRIU
  * does that one by one: it stops a thread, waits for it, sets options, lets it run on, stops it again for the
- * last stage. A browser has a hundred.
+ * last stage, to give it a breakpoint at the end of the restorer's code. A browser has a hundred. In a branch they have their
+ * options from the start, and that code itself traps.
  */
 #include <errno.h>
 #include <sys/ptrace.h>
@@ -27,18 +28,11 @@ bool bunshin_seize(struct pstree_item *item, int thread)
 	return bunshin_branching() && !ptrace(PTRACE_SEIZE, item->threads[thread].real, 0, options);
 }
 
-/* They come to their stops while others are still being told. */
-bool bunshin_interrupt_all(void)
+bool bunshin_threads_trap(void)
 {
-	struct pstree_item *item;
-	int i;
-
-	if (!bunshin_branching())
-		return false;
-	for_each_pstree_item(item) {
-		for (i = 0; task_alive(item) && i < item->nr_threads; i++)
-			if (ptrace(PTRACE_INTERRUPT, item->threads[i].real, 0, 0))
-				pr_perror("cannot interrupt %d", item->threads[i].real);
-	}
-	return true;
+#ifdef __x86_64__
+	return bunshin_branching();
+#else
+	return false;
+#endif
 }
