@@ -314,6 +314,7 @@ static void fill_source(struct taking *take, const struct bsh_engine *engine)
 	take->source.id = ws->record.id;
 	take->source.pid = ws->init_pid;
 	take->source.freezer = ws->cgroup.dirs[0];
+	take->source.upper = ws->upper;
 	take->source.netns_fd = ws->netns_fd;
 	take->source.parent = origin && origin->engine == engine ? origin->state : NULL;
 	take->source.capture_files = capture_files;

@@ -25,6 +25,7 @@ struct bsh_source {
 	const char *id;
 	pid_t pid;	     /* init, as the host sees it */
 	const char *freezer; /* its freezer cgroup's directory */
+	const char *upper;   /* its overlay's upper directory, on the host */
 	const pid_t *pids;   /* its processes; complete once it is frozen */
 	size_t n_pids;
 	int netns_fd;

@@ -229,6 +229,8 @@ static int ask_prepare(struct pool_state *state, const struct bsh_source *src, b
 
 	if (snprintf(request.freezer, sizeof(request.freezer), "%s", src->freezer) >= (int)sizeof(request.freezer))
 		return bsh_fail(err, ENAMETOOLONG, "%s is too long", src->freezer);
+	if (snprintf(request.upper, sizeof(request.upper), "%s", src->upper) >= (int)sizeof(request.upper))
+		return bsh_fail(err, ENAMETOOLONG, "%s is too long", src->upper);
 	rc = send_request(state->control, &request, sizeof(request), NULL, 0, err);
 	return rc < 0 ? rc : receive_answer(state->control, RECORD_TIMEOUT_MS, "prepare the page pool", &answer, err);
 }

@@ -114,6 +114,26 @@ def test_files_open_for_writing_are_what_they_were(start: Start, engine: str) ->
         assert sh(source, look) == before
 
 
+def test_files_open_for_writing_keep_their_inode_numbers(start: Start) -> None:
+    """SQLite writes to no database whose file has another number than when it was opened: it must have been moved."""
+    source = start(argv=["sh", "-c", "exec 3>>/tmp/made 4>>/etc/group; while :; do sleep 1000; done"])
+    sh(source, "until [ -e /proc/2/fd/4 ]; do :; done")
+    look = "stat -c '%n %i %h' /tmp/made /etc/group && stat -L -c '%i %h' /proc/2/fd/3 /proc/2/fd/4"
+    before = sh(source, look)
+    with source.snapshot(engine="pool") as snapshot:
+        with snapshot.branch() as branch:
+            assert sh(branch, look) == before
+        sh(source, "rm /tmp/made; echo another >/tmp/other")
+        source.close()
+        with snapshot.branch() as branch, snapshot.branch() as other:
+            assert sh(branch, look) == sh(other, look) == before
+            sh(branch, "echo more >>/tmp/made")
+            with branch.snapshot(engine="pool") as second, second.branch() as next_branch:
+                branch.close()
+                assert sh(next_branch, look) == before
+                assert sh(next_branch, "cat /proc/2/fd/3") == "more"
+
+
 def uptime_s(workspace: Workspace) -> float:
     return float(sh(workspace, "cut -d' ' -f1 /proc/uptime"))
 

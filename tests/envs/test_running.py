@@ -152,6 +152,47 @@ def test_a_killed_workspace_is_named_and_replaced(make: Callable[..., Any]) -> N
     assert env.step("noop(0)")[0]["last_action_error"] == ""
 
 
+_DATABASE = """
+import os, sqlite3
+database = sqlite3.connect("/tmp/kept.db", isolation_level=None)
+database.execute("create table notes(text)")
+os.mkfifo("/tmp/in")
+os.mkfifo("/tmp/out")
+while True:
+    with open("/tmp/in") as told:
+        text = told.read().strip()
+    try:
+        database.execute("insert into notes values (?)", (text,))
+        answer = " ".join(row[0] for row in database.execute("select text from notes"))
+    except sqlite3.Error as error:
+        answer = repr(error)
+    with open("/tmp/out", "w") as out:
+        out.write(answer)
+"""
+
+
+def test_a_database_that_is_open_is_written_on_in_a_branch(make: Callable[..., Any]) -> None:
+    """SQLite takes its file for another one, and writes no more, when the file's number has changed."""
+    env = make("ClickTest")
+    env.reset(seed=1)
+    workspace = env.unwrapped._guest.workspace
+    script = f"python3 -c '{_DATABASE}' >/dev/null 2>&1 </dev/null & until [ -p /tmp/out ]; do sleep 0.01; done"
+    assert workspace.exec(["sh", "-c", script], timeout_s=60).exit_code == 0
+
+    def note(one: Any, text: str) -> str:
+        command = ["sh", "-c", f"echo {text} >/tmp/in; cat /tmp/out"]
+        return str(one.unwrapped._guest.workspace.exec(command, timeout_s=60).stdout.decode())
+
+    assert note(env, "before") == "before"
+    (branch,) = env.unwrapped.fork(1)
+    assert note(env, "source") == "before source"
+    assert note(branch, "branch") == "before branch"
+    (grandchild,) = branch.fork(1)
+    branch.close()
+    assert note(grandchild, "grandchild") == "before branch grandchild"
+    grandchild.close()
+
+
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_an_env_used_in_a_forked_child_says_whose_it_is(make: Callable[..., Any]) -> None:
     env = make("ClickTest")

@@ -26,7 +26,7 @@
  */
 #include <stdint.h>
 
-#define BSH_POOL_VERSION 4
+#define BSH_POOL_VERSION 5
 
 enum bsh_pool_type {
 	BSH_POOL_PREPARE = 1,
@@ -56,6 +56,7 @@ struct bsh_pool_prepare {
 	uint32_t share;       /* through the kernel module, where that is possible */
 	uint32_t reserved;
 	char freezer[512];    /* freezer cgroup's directory */
+	char upper[512];      /* its overlay's upper directory */
 	char net_key[32];     /* name for the network namespace in the images */
 	char log[512];        /* absolute path of the dump's log; "": none */
 };

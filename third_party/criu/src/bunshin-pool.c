@@ -293,13 +293,14 @@ static int serve_release(const union request *req)
 	struct bsh_pool_answer answer = {};
 	int ret;
 
-	if (bunshin_release(&answer))
+	/* What is asked of the source first: it may end as soon as it is released. */
+	if (bunshin_release(&answer) || bunshin_copyup_learn())
 		return answer_failed(req->header.seq, EIO, last_error("the dump did not end well"));
 	ret = answer_with(&answer, req->header.seq, BSH_POOL_OK);
 	if (bunshin_fill_sweep())
 		return -1;
 	bunshin_shm_sweep();
-	return bunshin_shm_settle() || bunshin_copyup_learn() ? -1 : ret;
+	return bunshin_shm_settle() ? -1 : ret;
 }
 
 static int serve_branch(const union request *req, const int *fds, unsigned int n_fds)

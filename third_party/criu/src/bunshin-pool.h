@@ -309,7 +309,9 @@ int bunshin_shm_populate(uint64_t id, uint64_t start, uint64_t end);
 
 /* ---- files open for writing ---- */
 
-/* From the images. */
+/* The workspace that is about to be recorded. */
+void bunshin_copyup_source(pid_t root, const char *upper);
+/* From the images; and from that workspace, if it has not been asked before. */
 int bunshin_copyup_learn(void);
 /* Starts a process that does it, below @root_path. @upper, @view: where to, where from; -1: the overlay shall do it. */
 void bunshin_copyup_start(const char *root_path, int upper, int view);

@@ -377,6 +377,7 @@ int bunshin_prepare(const struct bsh_pool_prepare *req, int images_fd)
 		return -1;
 	}
 	snprintf(log, sizeof(log), "%s", req->log[0] ? req->log : "/dev/null");
+	bunshin_copyup_source(req->root_pid, req->upper);
 	if (set_options(req, images_fd) || start_dump(req->root_pid, log))
 		return -1;
 	/* After the fork: the dump needs no part of it. */
