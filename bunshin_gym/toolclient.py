@@ -150,7 +150,12 @@ class ToolClient:
         descriptor = self._open_socket()
         try:
             with socket.socket(socket.AF_UNIX) as sock:
-                _connect(sock, descriptor, min(timeout_s, _CONNECT_S))
+                sock.settimeout(min(timeout_s, _CONNECT_S))
+                try:
+                    sock.connect(f"/proc/self/fd/{descriptor}")
+                except OSError as error:
+                    what = f"{name}: the tool server does not answer at {self._path}: {error}"
+                    raise ToolUnavailableError(what) from error
                 sock.settimeout(timeout_s)
                 raw = _ask(sock, method, path, body)
         except TimeoutError as error:
@@ -180,14 +185,6 @@ class ToolClient:
                 os.close(here)
             here = there
         return here
-
-
-def _connect(sock: socket.socket, descriptor: int, timeout_s: float) -> None:
-    sock.settimeout(timeout_s)
-    try:
-        sock.connect(f"/proc/self/fd/{descriptor}")
-    except OSError as error:
-        raise ToolUnavailableError(f"the tool server does not answer on its socket: {error}") from error
 
 
 def _ask(sock: socket.socket, method: str, path: str, body: bytes) -> bytes:
