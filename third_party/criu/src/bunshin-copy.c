@@ -49,9 +49,15 @@ static struct {
 	unsigned int n_threads, busy;
 	struct job *first, **last;
 	bool stop;
+	bool pass_over; /* what is not there any more */
 	int failed; /* errno of the first failure */
 	pid_t failed_pid;
-} queue = { .lock = PTHREAD_MUTEX_INITIALIZER, .work = PTHREAD_COND_INITIALIZER, .idle = PTHREAD_COND_INITIALIZER };
+} queue = {
+	.lock = PTHREAD_MUTEX_INITIALIZER,
+	.work = PTHREAD_COND_INITIALIZER,
+	.idle = PTHREAD_COND_INITIALIZER,
+	.last = &queue.first,
+};
 
 static struct job *open_job;
 static size_t open_bytes;
@@ -83,6 +89,8 @@ static int read_mem(struct reader *r, struct iovec from, char *to)
 	while (from.iov_len && !ret) {
 		ssize_t got = pread(r->mem, to, from.iov_len, (off_t)(unsigned long)from.iov_base);
 
+		if (got < 0 && errno == EIO && queue.pass_over)
+			got = PAGE_SIZE;
 		if (got <= 0)
 			return got ? errno : EFAULT;
 		from.iov_base += got;
@@ -238,7 +246,6 @@ int bunshin_copy_begin(void)
 {
 	long wanted;
 
-	queue.last = &queue.first;
 	queue.stop = false;
 	queue.failed = 0;
 	/* One processor is for the dump. */
@@ -342,4 +349,27 @@ int bunshin_copy_wait(void)
 	errno = queue.failed;
 	pr_perror("cannot copy memory of %d", queue.failed_pid);
 	return -1;
+}
+
+int bunshin_copy_ahead(void)
+{
+	int ret;
+
+	queue.failed = 0;
+	queue.pass_over = true;
+	ret = bunshin_copy_wait();
+	queue.pass_over = false;
+	return ret;
+}
+
+void bunshin_copy_drop(void)
+{
+	struct job *job;
+
+	bunshin_copy_flush();
+	while ((job = queue.first)) {
+		queue.first = job->next;
+		xfree(job);
+	}
+	queue.last = &queue.first;
 }

@@ -22,6 +22,10 @@ int bunshin_copy_add(pid_t pid, uint64_t from, char *to, uint64_t len, enum buns
 void bunshin_copy_flush(void);
 /* Waits until all that was added is copied; -1 if any of it failed. */
 int bunshin_copy_wait(void);
+/* Without threads, from a process that runs: copies what was added, as far as it is there. */
+int bunshin_copy_ahead(void);
+/* What was added and has not been copied is forgotten. */
+void bunshin_copy_drop(void);
 /* Of an entry in /proc/PID/pagemap. */
 enum bunshin_sharing bunshin_sharing_of(uint64_t entry);
 int bunshin_copy_now(pid_t pid, uint64_t from, char *to, uint64_t len);

@@ -10,8 +10,8 @@
  * shared anew, as a whole: that costs page table entries, unchanged pages stay the same
  * ones, and a segment remains one mapping, as mremap() wants it.
  *
- * The same walk serves twice: ahead, while the source runs, it only makes room
- * (mappings, first touch of pages); frozen, it copies.
+ * The same walk serves twice: ahead, while the source runs, it makes room (mappings, first touch of pages), and
+ * copies what can be watched; frozen, it copies the rest, and what has been written to since.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -26,6 +26,7 @@
 #include "bunshin-frames.h"
 #include "bunshin-kmod.h"
 #include "bunshin-pool.h"
+#include "bunshin-watch.h"
 #include "log.h"
 #include "mem.h"
 #include "page.h"
@@ -51,6 +52,7 @@ struct walk {
 	struct bunshin_task *task;
 	pid_t real;
 	bool ahead;
+	bool watched; /* ahead */
 	bool share; /* what is taken waits in @changed for settle() */
 	struct bunshin_frames theirs, ours;
 	struct bunshin_ranges source; /* private pages of the source */
@@ -107,9 +109,15 @@ static int copy(struct walk *w, const struct bunshin_vma *vma, const struct buns
 static int take(struct walk *w, const struct bunshin_vma *vma, const struct bunshin_seg *seg, uint64_t start,
 		uint64_t end, enum bunshin_sharing how)
 {
+	char *to = seg->addr + (start - seg->start);
+
 	if (!w->ahead)
 		return w->share ? bunshin_ranges_add(&w->changed, start, end) : copy(w, vma, seg, start, end, how);
-	return bunshin_kmod_ready() ? 0 : bunshin_populate_add(seg->addr + (start - seg->start), end - start);
+	if (bunshin_kmod_ready())
+		return 0;
+	if (w->watched && !is_code(vma) && bunshin_copy_add(w->real, start, to, end - start, how))
+		return -1;
+	return bunshin_populate_add(to, end - start);
 }
 
 static bool worth_sharing(const struct walk *w, uint64_t changed)
@@ -138,18 +146,55 @@ static int settle(struct walk *w, const struct bunshin_vma *vma, const struct bu
 	return ret < 0 ? -1 : 0;
 }
 
-/* The pool's page for the source's at @at: as seen ahead, or now. */
-static int frame_of_ours(struct walk *w, const struct bunshin_seg *seg, uint64_t at, uint64_t *ret_entry)
-{
-	uint64_t shift = (uint64_t)seg->addr - seg->start;
+enum verdict { DIFFERS, SAME_FRAME, SAME_CONTENT };
 
-	*ret_entry = 0;
+/* Whether the pool's page for the source's at @at is the same as that, or as good as. */
+static int compare_page(struct walk *w, const struct bunshin_seg *seg, uint64_t at, uint64_t theirs, enum verdict *ret)
+{
+	uint64_t shift = (uint64_t)seg->addr - seg->start, ours = 0, known = 0;
+
+	*ret = DIFFERS;
 	if (at >= seg->kept)
 		return 0;
-	if (w->ahead || !w->task->known.n)
-		return bunshin_frame_at(&w->ours, at + shift, seg->end + shift, ret_entry);
-	*ret_entry = bunshin_known_at(&w->task->known, at);
+	if (!w->ahead)
+		known = bunshin_known_at(&w->task->known, at);
+	if (known & BUNSHIN_COPIED) {
+		if (theirs & BUNSHIN_UNWRITTEN && bunshin_same_frame(theirs, known))
+			*ret = SAME_CONTENT;
+		return 0;
+	}
+	if (!bunshin_fill_inherited)
+		return 0;
+	if (!w->ahead && w->task->known.n && !w->task->known.moved)
+		ours = known;
+	else if (bunshin_frame_at(&w->ours, at + shift, seg->end + shift, &ours))
+		return -1;
+	if (bunshin_same_frame(theirs, ours))
+		*ret = SAME_FRAME;
 	return 0;
+}
+
+/* Ahead: what there is to know of a page later. */
+static int keep_known(struct walk *w, const struct bunshin_vma *vma, uint64_t at, uint64_t theirs, enum verdict verdict)
+{
+	uint64_t entry = 0;
+
+	if (verdict == SAME_FRAME)
+		entry = theirs;
+	else if (w->watched && !is_code(vma) && theirs & BUNSHIN_UNWRITTEN && theirs & PME_PRESENT)
+		entry = theirs | BUNSHIN_COPIED;
+	return bunshin_known_add(&w->task->known, at, entry);
+}
+
+/* Frozen: the pool has it already. */
+static int count_same(struct walk *w, uint64_t at, enum verdict verdict)
+{
+	if (verdict == SAME_CONTENT) {
+		bunshin_fill_stats.copied_bytes += PAGE_SIZE;
+		return 0;
+	}
+	bunshin_fill_stats.shared_bytes += PAGE_SIZE;
+	return bunshin_ranges_add(&w->task->same, at, at + PAGE_SIZE);
 }
 
 /* [start, end) of the segment is resident in the source, and the pool may have the same pages. */
@@ -160,35 +205,35 @@ static int compare_range(struct walk *w, const struct bunshin_vma *vma, const st
 	uint64_t first = start, at;
 
 	for (at = start; at < end; at += PAGE_SIZE) {
-		uint64_t theirs, ours;
-		bool same;
+		enum verdict verdict;
+		uint64_t theirs;
 
-		if (bunshin_frame_at(&w->theirs, at, vma->end, &theirs) || frame_of_ours(w, seg, at, &ours))
+		if (bunshin_frame_at(&w->theirs, at, vma->end, &theirs) || compare_page(w, seg, at, theirs, &verdict) ||
+		    (w->ahead && keep_known(w, vma, at, theirs, verdict)))
 			return -1;
-		same = bunshin_same_frame(theirs, ours);
-		if (w->ahead && bunshin_known_add(&w->task->known, at, same ? theirs : 0))
-			return -1;
-		if (!same && bunshin_sharing_of(theirs) == how)
+		if (!verdict && bunshin_sharing_of(theirs) == how)
 			continue;
 		if (first < at && take(w, vma, seg, first, at, how))
 			return -1;
 		how = bunshin_sharing_of(theirs);
-		first = at + (same ? PAGE_SIZE : 0);
-		if (!same || w->ahead)
-			continue;
-		bunshin_fill_stats.shared_bytes += PAGE_SIZE;
-		if (bunshin_ranges_add(&w->task->same, at, at + PAGE_SIZE))
+		first = at + (verdict ? PAGE_SIZE : 0);
+		if (verdict && !w->ahead && count_same(w, at, verdict))
 			return -1;
 	}
 	return first < end ? take(w, vma, seg, first, end, how) : 0;
+}
+
+static bool may_be_same(const struct walk *w)
+{
+	return bunshin_fill_inherited || w->watched || w->task->known.n;
 }
 
 static int take_range(struct walk *w, const struct bunshin_vma *vma, const struct bunshin_seg *seg, uint64_t start,
 		      uint64_t end)
 {
 	w->resident += end - start;
-	return bunshin_fill_inherited ? compare_range(w, vma, seg, start, end)
-				      : take(w, vma, seg, start, end, BUNSHIN_PAGES_MIXED);
+	return may_be_same(w) ? compare_range(w, vma, seg, start, end)
+			      : take(w, vma, seg, start, end, BUNSHIN_PAGES_MIXED);
 }
 
 /* @i: the first range of the source in the VMA. */
@@ -244,7 +289,7 @@ static int walk_runs_in(struct walk *w, const struct bunshin_vma *vma, uint64_t 
 			if (i < old->n && old->v[i].start < stop)
 				stop = old->v[i].start;
 			seg = bunshin_seg_run(w->task, vma, start, stop);
-			if (!seg || take(w, vma, seg, start, stop, BUNSHIN_PAGES_MIXED) || settle(w, vma, seg))
+			if (!seg || take_range(w, vma, seg, start, stop) || settle(w, vma, seg))
 				return -1;
 		}
 		start = stop;
@@ -338,6 +383,7 @@ static int keep_sealed(struct bunshin_task *task, const struct bunshin_vma *vmas
 
 static int walk_task(struct walk *w, pid_t vpid, struct bunshin_vma *vmas, size_t n)
 {
+	w->watched = w->ahead && !bunshin_kmod_ready() && bunshin_watch(w->real, w->theirs.fd, vmas, n);
 	if (bunshin_scan_vmas(w->theirs.fd, vmas, n, w->ahead, &w->source))
 		return -1;
 	/* First, since a browser reserves terabytes that it never touches: no room is needed for those. */
@@ -357,13 +403,12 @@ static int walk_task(struct walk *w, pid_t vpid, struct bunshin_vma *vmas, size_
 		return -1;
 	/* Not huge ones in a forked pool: there pages are its parent's as well, but for a few. */
 	bunshin_populate(!bunshin_fill_inherited);
+	if (w->ahead)
+		return bunshin_copy_ahead();
 	bunshin_copy_flush();
 	bunshin_ranges_free(&w->task->source);
-	if (!w->ahead) {
-		bunshin_task_forget_ahead(w->task);
-		w->task->source = w->source;
-		w->source = (struct bunshin_ranges){};
-	}
+	w->task->source = w->source;
+	w->source = (struct bunshin_ranges){};
 	return 0;
 }
 
@@ -409,6 +454,7 @@ int bunshin_fill_ahead(pid_t root)
 
 	if (bunshin_read_tree(root, &pids, &n_pids))
 		return -1;
+	bunshin_watch_join();
 	bunshin_recheck_begin();
 	for (i = 0; i < n_pids && !ret; i++) {
 		struct bunshin_vma *vmas;
@@ -423,6 +469,7 @@ int bunshin_fill_ahead(pid_t root)
 		if (ret && has_ended(pids[i].real)) {
 			struct bunshin_task *task = bunshin_task_find(pids[i].vpid);
 
+			bunshin_copy_drop();
 			if (task)
 				bunshin_task_drop(task);
 			ret = 0;
@@ -440,16 +487,32 @@ void bunshin_fill_begin(void)
 	bunshin_fill_stats = (struct bunshin_fill_stats){};
 	for (i = 0; i < bunshin_n_tasks; i++) {
 		bunshin_tasks[i].real = 0;
-		/* Pages are elsewhere now than they were ahead. */
-		if (!stayed)
-			bunshin_known_free(&bunshin_tasks[i].known);
+		bunshin_tasks[i].known.moved = !stayed;
 	}
 }
 
-/* Pages that the pool has and the source has not (any more) read as zero. In a new pool they are that already. */
-static void drop_stale(const struct bunshin_seg *seg, const struct bunshin_ranges *ours,
-		       const struct bunshin_ranges *source)
+/* The source has no pages in [start, end) of the segment, so they read as zero. In a new pool most of them do already. */
+static void clear_hole(const struct bunshin_task *task, const struct bunshin_seg *seg, uint64_t start, uint64_t end)
 {
+	const struct bunshin_ranges *copied = &task->known.ranges;
+	char *at = seg->addr + (start - seg->start);
+	size_t i;
+
+	if (bunshin_fill_inherited || end - start >= HOLE_MIN) {
+		if (madvise(at, end - start, MADV_DONTNEED))
+			pr_perror("cannot drop pages at %p", at);
+		return;
+	}
+	for (i = bunshin_ranges_find(copied, start); i < copied->n && copied->v[i].start < end; i++) {
+		uint64_t from = max_t(uint64_t, start, copied->v[i].start), to = min_t(uint64_t, end, copied->v[i].end);
+
+		memset(seg->addr + (from - seg->start), 0, to - from);
+	}
+}
+
+static void drop_stale(const struct bunshin_task *task, const struct bunshin_seg *seg, const struct bunshin_ranges *ours)
+{
+	const struct bunshin_ranges *source = &task->source;
 	uint64_t shift = (uint64_t)seg->addr - seg->start, end = seg->end;
 	size_t i = bunshin_ranges_find(ours, seg->start + shift), k = bunshin_ranges_find(source, seg->start);
 
@@ -468,9 +531,7 @@ static void drop_stale(const struct bunshin_seg *seg, const struct bunshin_range
 				continue;
 			}
 			next = k < source->n && source->v[k].start < stop ? source->v[k].start : stop;
-			if ((bunshin_fill_inherited || next - at >= HOLE_MIN) &&
-			    madvise((void *)(at + shift), next - at, MADV_DONTNEED))
-				pr_perror("cannot drop pages at %#" PRIx64, at + shift);
+			clear_hole(task, seg, at, next);
 			at = next;
 		}
 	}
@@ -484,10 +545,11 @@ static int sweep_task(struct bunshin_task *task, int pagemap)
 
 	for (i = 0; i < task->segs.n && !ret; i++)
 		if (task->segs.v[i].kind == BUNSHIN_WHOLE && !task->segs.v[i].whole)
-			drop_stale(&task->segs.v[i], &ours, &task->source);
+			drop_stale(task, &task->segs.v[i], &ours);
 	bunshin_ranges_free(&ours);
 	bunshin_ranges_free(&task->source);
 	bunshin_ranges_free(&task->same);
+	bunshin_task_forget_ahead(task);
 	return ret;
 }
 

@@ -26,8 +26,9 @@ bool bunshin_recheck_begin(void);
 
 /*
  * What was seen of a task ahead: for each page that it had, the entry of its frame if the pool's page was in the
- * same one, else 0. Added to and asked for in ascending order.
+ * same one, or was copied from it (then with the mark); else 0. Added to and asked for in ascending order.
  */
+#define BUNSHIN_COPIED (1ull << 62) /* no present page's entry has it */
 void bunshin_known_free(struct bunshin_known *known);
 int bunshin_known_add(struct bunshin_known *known, uint64_t addr, uint64_t entry);
 uint64_t bunshin_known_at(struct bunshin_known *known, uint64_t addr);

@@ -26,6 +26,7 @@
 #include "bunshin-orphan.h"
 #include "bunshin-pool-proto.h"
 #include "bunshin-pool.h"
+#include "bunshin-watch.h"
 #include "common/list.h"
 #include "cgroup.h"
 #include "cr_options.h"
@@ -297,6 +298,7 @@ static int serve_release(const union request *req)
 	if (bunshin_release(&answer) || bunshin_copyup_learn())
 		return answer_failed(req->header.seq, EIO, last_error("the dump did not end well"));
 	ret = answer_with(&answer, req->header.seq, BSH_POOL_OK);
+	bunshin_watch_end();
 	if (bunshin_fill_sweep())
 		return -1;
 	bunshin_shm_sweep();

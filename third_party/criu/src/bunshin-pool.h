@@ -13,6 +13,7 @@
  *   bunshin-fill.c    bringing the arenas up to a frozen source
  *   bunshin-populate.c makes pages present, and huge
  *   bunshin-frames.c  which physical pages these are
+ *   bunshin-watch.c   which pages a running source writes to
  *   bunshin-copy.c    the threads that copy
  *   bunshin-copyup.c  files that a branch will write to, copied up beside the restore
  *   bunshin-kmod.c    sharing instead of copying, where the kernel module is loaded
@@ -136,6 +137,7 @@ struct bunshin_vma {
 	uint32_t whole; /* every page counts, resident or not */
 	uint32_t sealed; /* of a file, and never was writable */
 	uint32_t dense;	 /* nearly all of it is resident, and it is not large */
+	uint32_t aio;	 /* reads that were begun may end in other mappings at any time */
 	uint64_t file;	/* tells files of one task apart; 0: none */
 };
 
@@ -171,6 +173,7 @@ struct bunshin_known {
 	uint64_t *entries;
 	size_t n, room;
 	size_t at, before; /* where the last question was answered */
+	bool moved; /* pages may be elsewhere now: what was in the same frame then need not be */
 };
 
 struct bunshin_task {

@@ -40,6 +40,7 @@
 #include "bunshin-restart.h"
 #include "bunshin-scout.h"
 #include "bunshin-smaps.h"
+#include "bunshin-watch.h"
 #include "cr_options.h"
 #include "crtools.h"
 #include "image.h"
@@ -321,9 +322,9 @@ static void run_dump(pid_t root, const char *log)
 
 /* ---- in the pool ---- */
 
-static int start_dump(pid_t root, const char *log)
+static int start_dump(pid_t root, const char *log, bool share)
 {
-	int ends[2];
+	int ends[2], watching;
 
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends)) {
 		pr_perror("cannot make a socket pair");
@@ -337,6 +338,7 @@ static int start_dump(pid_t root, const char *log)
 		rec.socket = ends[1];
 		run_dump(root, log);
 	}
+	watching = share ? 0 : bunshin_watch_start(root);
 	bunshin_tasks_advise(MADV_DOFORK);
 	close(ends[1]);
 	rec.socket = ends[0];
@@ -344,7 +346,7 @@ static int start_dump(pid_t root, const char *log)
 		pr_perror("cannot fork");
 		return -1;
 	}
-	return 0;
+	return watching;
 }
 
 static int set_options(const struct bsh_pool_prepare *req, int images_fd)
@@ -378,7 +380,7 @@ int bunshin_prepare(const struct bsh_pool_prepare *req, int images_fd)
 	}
 	snprintf(log, sizeof(log), "%s", req->log[0] ? req->log : "/dev/null");
 	bunshin_copyup_source(req->root_pid, req->upper);
-	if (set_options(req, images_fd) || start_dump(req->root_pid, log))
+	if (set_options(req, images_fd) || start_dump(req->root_pid, log, req->share))
 		return -1;
 	/* After the fork: the dump needs no part of it. */
 	if (req->share)
@@ -608,6 +610,7 @@ int bunshin_release(struct bsh_pool_answer *answer)
 void bunshin_record_abandon(void)
 {
 	bunshin_kmod_end();
+	bunshin_watch_end();
 	if (rec.child > 0)
 		end_dump(-1);
 }
@@ -615,6 +618,7 @@ void bunshin_record_abandon(void)
 void bunshin_record_reset(void)
 {
 	bunshin_kmod_end();
+	bunshin_watch_end();
 	if (rec.shared)
 		munmap(rec.shared, sizeof(*rec.shared));
 	rec.shared = NULL;

@@ -182,6 +182,14 @@ static bool waits_until(const user_regs_struct_t *regs)
 	return regs->native.orig_ax == __NR_futex && (regs->native.si & FUTEX_CMD_MASK) == FUTEX_WAIT_BITSET;
 }
 
+void bunshin_keep_waiting(user_regs_struct_t *regs)
+{
+	long error = regs->native.ax;
+
+	if ((error == -EINTR && waits_for_ever(regs)) || (error == -ERESTART_RESTARTBLOCK && waits_until(regs)))
+		regs->native.ax = -ERESTARTNOHAND;
+}
+
 static int queued(pid_t tid, unsigned int flags)
 {
 	struct ptrace_peeksiginfo_args args = { .nr = 1, .flags = flags };
@@ -226,16 +234,9 @@ static bool go_on(pid_t tid, long error, user_regs_struct_t *source, user_regs_s
 	long nr = call_of(tid, source);
 
 	source->native.ax = error;
-	switch (error) {
-	case -EINTR:
-		if (!waits_for_ever(source))
-			return false;
-		source->native.ax = -ERESTARTNOHAND;
-		break;
+	bunshin_keep_waiting(source);
+	switch ((long)source->native.ax) {
 	case -ERESTART_RESTARTBLOCK:
-		if (waits_until(source))
-			source->native.ax = -ERESTARTNOHAND;
-		break;
 	case -ERESTARTNOHAND:
 	case -ERESTARTSYS:
 	case -ERESTARTNOINTR:

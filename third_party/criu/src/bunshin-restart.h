@@ -12,3 +12,6 @@ int bunshin_restart_learn(pid_t root);
  * what makes the kernel go on with it in the source.
  */
 int bunshin_save_regs(pid_t tid, void *core, user_regs_struct_t *regs, user_fpregs_struct_t *fpregs);
+
+/* x86-64: of a thread that a stop has interrupted, and that is let go at one: makes the kernel go on with its call if it can be. */
+void bunshin_keep_waiting(user_regs_struct_t *regs);

@@ -212,6 +212,7 @@ static bool parse_header(const char *line, struct bunshin_vma *vma)
 		return false;
 	*vma = (struct bunshin_vma){ .start = start, .end = end, .prot = parse_prot(perms), .flags = MAP_PRIVATE };
 	line += name;
+	vma->aio = !strncmp(line, "/[aio]", 6);
 	if (perms[3] != 'p' || !strncmp(line, "[vvar", 5) || !strncmp(line, "[vsyscall]", 10))
 		return true;
 	vma->kind = inode ? BUNSHIN_RUN : BUNSHIN_WHOLE;

@@ -24,5 +24,6 @@ obj-y			+= bunshin-seize.o
 obj-y			+= bunshin-shm.o
 obj-y			+= bunshin-scout.o
 obj-y			+= bunshin-smaps.o
+obj-y			+= bunshin-watch.o
 obj-y			+= bunshin-gzip.o
 obj-y			+= bunshin-tar.o
