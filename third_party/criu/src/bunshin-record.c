@@ -19,6 +19,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
@@ -235,6 +236,49 @@ void bunshin_vma_fill(struct bunshin_vma *to, struct vma_area *vma)
 	};
 }
 
+/* Shared memory that the pool knows of. */
+static struct {
+	unsigned long id, size;
+} *told;
+static size_t n_told;
+
+static int tell_shmem(int fd, unsigned long id, unsigned long size)
+{
+	size_t i;
+	void *all;
+
+	for (i = 0; i < n_told && told[i].id != id; i++)
+		;
+	if (i < n_told && told[i].size >= size)
+		return 0;
+	if (i == n_told) {
+		all = xrealloc(told, (n_told + 1) * sizeof(*told));
+		if (!all)
+			return -1;
+		told = all;
+		told[n_told++].id = id;
+	}
+	told[i].size = size;
+	return say_with((struct note){ .type = SHMEM, .id = id, .n = size }, &fd, 1);
+}
+
+/* CRIU dumps it last, and all would wait for its copying; so the pool is told when it is first seen. */
+static int record_shared(pid_t pid, VmaEntry *vma)
+{
+	char path[96];
+	int fd, ret;
+
+	if (add_shmem_area(pid, vma, NULL))
+		return -1;
+	snprintf(path, sizeof(path), "/proc/%d/map_files/%" PRIx64 "-%" PRIx64, pid, vma->start, vma->end);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return 0; /* CRIU will open it, or say why not */
+	ret = tell_shmem(fd, vma->shmid, vma->pgoff + (vma->end - vma->start));
+	close(fd);
+	return ret;
+}
+
 int bunshin_record_task(struct pstree_item *item, struct vm_area_list *vmas)
 {
 	static unsigned int turn;
@@ -249,7 +293,7 @@ int bunshin_record_task(struct pstree_item *item, struct vm_area_list *vmas)
 			pr_err("pid %d has a shadow stack, which the pool cannot carry\n", item->pid->real);
 			return -1;
 		}
-		if (vma_area_is(vma, VMA_ANON_SHARED) && add_shmem_area(item->pid->real, vma->e, NULL))
+		if (vma_area_is(vma, VMA_ANON_SHARED) && record_shared(item->pid->real, vma->e))
 			return -1;
 		if (n == VMAS_MAX) {
 			pr_err("pid %d has more than %u mappings\n", item->pid->real, VMAS_MAX);
@@ -269,7 +313,7 @@ int bunshin_record_code_safe(void)
 
 int bunshin_record_shmem(int fd, unsigned long shmid, unsigned long size)
 {
-	return say_with((struct note){ .type = SHMEM, .id = shmid, .n = size }, &fd, 1);
+	return tell_shmem(fd, shmid, size);
 }
 
 /* The pool writes it into the image, whose head is written already. */
