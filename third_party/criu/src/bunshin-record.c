@@ -366,9 +366,9 @@ static void run_dump(pid_t root, const char *log)
 
 /* ---- in the pool ---- */
 
-static int start_dump(pid_t root, const char *log, bool share)
+static int start_dump(pid_t root, const char *log)
 {
-	int ends[2], watching;
+	int ends[2];
 
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends)) {
 		pr_perror("cannot make a socket pair");
@@ -382,7 +382,6 @@ static int start_dump(pid_t root, const char *log, bool share)
 		rec.socket = ends[1];
 		run_dump(root, log);
 	}
-	watching = share ? 0 : bunshin_watch_start(root);
 	bunshin_tasks_advise(MADV_DOFORK);
 	close(ends[1]);
 	rec.socket = ends[0];
@@ -390,7 +389,7 @@ static int start_dump(pid_t root, const char *log, bool share)
 		pr_perror("cannot fork");
 		return -1;
 	}
-	return watching;
+	return 0;
 }
 
 static int set_options(const struct bsh_pool_prepare *req, int images_fd)
@@ -424,11 +423,13 @@ int bunshin_prepare(const struct bsh_pool_prepare *req, int images_fd)
 	}
 	snprintf(log, sizeof(log), "%s", req->log[0] ? req->log : "/dev/null");
 	bunshin_copyup_source(req->root_pid, req->upper);
-	if (set_options(req, images_fd) || start_dump(req->root_pid, log, req->share))
+	if (set_options(req, images_fd) || start_dump(req->root_pid, log))
 		return -1;
 	/* After the fork: the dump needs no part of it. */
 	if (req->share)
 		bunshin_kmod_begin();
+	if (!bunshin_kmod_ready() && bunshin_watch_start(req->root_pid))
+		return -1;
 	bunshin_phase("pool: ahead");
 	if (bunshin_fill_ahead(req->root_pid))
 		return -1;

@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/ptrace.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -321,11 +322,13 @@ int bunshin_watch_start(pid_t root)
 		pr_perror("cannot make a socket pair");
 		return -1;
 	}
+	bunshin_tasks_advise(MADV_DONTFORK);
 	stopper = fork();
 	if (!stopper) {
 		close(ends[0]);
 		visit_all(root, ends[1]);
 	}
+	bunshin_tasks_advise(MADV_DOFORK);
 	close(ends[1]);
 	stopper_socket = ends[0];
 	if (stopper > 0)

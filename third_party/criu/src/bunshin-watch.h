@@ -15,9 +15,9 @@ struct bunshin_vma;
 /* In an entry of /proc/PID/pagemap: the page has not been written since it was watched. */
 #define BUNSHIN_UNWRITTEN (1ull << 57)
 
-/* In a fork of the pool that has none of its memory: see bunshin_watch_join(). */
+/* Starts a fork of the pool that stops a thread of each process below the root for some ten microseconds. */
 int bunshin_watch_start(pid_t root);
-/* Waits for that fork, which has stopped a thread of each process below the root for some ten microseconds. */
+/* Waits for it, if there is one. */
 void bunshin_watch_join(void);
 /* Private pages that the process has now are watched. False: not; nothing is amiss. */
 bool bunshin_watch(pid_t real, int pagemap_fd, const struct bunshin_vma *vmas, size_t n);
