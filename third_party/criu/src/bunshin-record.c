@@ -184,8 +184,8 @@ void bunshin_made_file(void)
 }
 
 /*
- * From here on the source stands still, and the dump is woken by its processes some hundred times: on a busy machine it
- * would stand in line as often. Best effort, since not every host permits it, and not for who was told to be nice.
+ * Soon the source stands still, and the dump is woken by its processes some hundred times: on a busy machine it
+ * would stand in line as often, and behind its own scout. Best effort, since not every host permits it, and not for who was told to be nice.
  */
 static void go_first(void)
 {
@@ -204,11 +204,12 @@ int bunshin_record_start(void)
 	/* Twice: beside the pool's own preparations, and for what has changed when they are done. */
 	if (bunshin_smaps_learn(root_item->pid->real) || hear(&note) || note.type != LEARN ||
 	    bunshin_smaps_learn(root_item->pid->real) || bunshin_smaps_parse() ||
-	    bunshin_restart_learn(root_item->pid->real) || bunshin_smaps_scout() ||
-	    say((struct note){ .type = DONE }) || hear(&note) || note.type != GO)
+	    bunshin_restart_learn(root_item->pid->real) || bunshin_smaps_scout())
+		return -1;
+	go_first();
+	if (say((struct note){ .type = DONE }) || hear(&note) || note.type != GO)
 		return -1;
 	bunshin_scout_go();
-	go_first();
 	bunshin_phase("seize");
 	return 0;
 }
