@@ -395,11 +395,14 @@ static bool enroll(int uffd, uint64_t start, uint64_t end)
 	return !ioctl(uffd, UFFDIO_REGISTER, &reg);
 }
 
-/* Protects the private pages that are there. Marks for others would look like swapped pages, so none are made. */
-static bool protect(int pagemap_fd, uint64_t start, uint64_t end)
+/*
+ * Protects the private pages that are there. Marks for others would look like swapped pages, so none are made. @anon: no
+ * page is a file's, and none need be asked.
+ */
+static void protect(int pagemap_fd, uint64_t start, uint64_t end, bool anon)
 {
 	static struct page_region regions[REGIONS];
-	uint64_t not = PAGE_IS_FILE | PAGE_IS_PFNZERO;
+	uint64_t not = anon ? PAGE_IS_PFNZERO : PAGE_IS_FILE | PAGE_IS_PFNZERO;
 	struct pm_scan_arg arg = {
 		.size = sizeof(arg),
 		.flags = PM_SCAN_WP_MATCHING,
@@ -415,13 +418,11 @@ static bool protect(int pagemap_fd, uint64_t start, uint64_t end)
 	while (arg.start < end) {
 		long n = ioctl(pagemap_fd, PAGEMAP_SCAN, &arg);
 
-		if (n < 0)
-			return false;
+		/* What is not protected is copied once more. */
 		if (n < REGIONS)
 			break;
 		arg.start = regions[n - 1].end;
 	}
-	return true;
 }
 
 /* Whether it has a file open around the page cache, or asks for reading without waiting. */
@@ -479,10 +480,11 @@ bool bunshin_watch(pid_t real, int pagemap_fd, const struct bunshin_vma *vmas, s
 		if (!may_watch(&vmas[i]))
 			continue;
 		/* Neighbours at a stroke; what the kernel does not want to watch goes by itself. */
-		while (last + 1 < n && vmas[last + 1].start == vmas[last].end && may_watch(&vmas[last + 1]))
+		while (last + 1 < n && vmas[last + 1].start == vmas[last].end && vmas[last + 1].kind == vmas[i].kind &&
+		       may_watch(&vmas[last + 1]))
 			last++;
 		if (enroll(uffd, vmas[i].start, vmas[last].end))
-			protect(pagemap_fd, vmas[i].start, vmas[last].end);
+			protect(pagemap_fd, vmas[i].start, vmas[last].end, vmas[i].kind == BUNSHIN_WHOLE);
 	}
 	return !reads_directly(real);
 }
