@@ -202,7 +202,7 @@ int bunshin_record_start(void)
 	if (!rec.recording)
 		return 0;
 	/* Twice: beside the pool's own preparations, and for what has changed when they are done. */
-	if (bunshin_smaps_learn(root_item->pid->real) || hear(&note) || note.type != LEARN ||
+	if (bunshin_smaps_learn(root_item->pid->real) || bunshin_smaps_parse() || hear(&note) || note.type != LEARN ||
 	    bunshin_smaps_learn(root_item->pid->real) || bunshin_smaps_parse() ||
 	    bunshin_restart_learn(root_item->pid->real) || bunshin_smaps_scout())
 		return -1;

@@ -47,7 +47,7 @@ struct known {
 	bool parsed;
 };
 
-static struct known *known;
+static struct known **known;
 static size_t n_known;
 
 static struct known *find(pid_t pid)
@@ -55,8 +55,8 @@ static struct known *find(pid_t pid)
 	size_t i;
 
 	for (i = 0; i < n_known; i++)
-		if (known[i].pid == pid)
-			return &known[i];
+		if (known[i]->pid == pid)
+			return known[i];
 	return NULL;
 }
 
@@ -165,9 +165,21 @@ static int number_lines(struct known *k)
 	return 0;
 }
 
+static struct known *add_known(pid_t pid)
+{
+	struct known **all = xrealloc(known, (n_known + 1) * sizeof(*all)), *k = all ? xmalloc(sizeof(*k)) : NULL;
+
+	if (all)
+		known = all;
+	if (!k)
+		return NULL;
+	*k = (struct known){ .pid = pid };
+	return known[n_known++] = k;
+}
+
 static int learn_one(pid_t pid)
 {
-	struct known *k = find(pid), *all;
+	struct known *k = find(pid);
 	char *text;
 	size_t len;
 	bool same;
@@ -185,15 +197,8 @@ static int learn_one(pid_t pid)
 	/* It may end meanwhile. */
 	if (read_proc(pid, "smaps", &text, &len))
 		return 0;
-	if (!k) {
-		all = xrealloc(known, (n_known + 1) * sizeof(*all));
-		if (!all)
-			return -1;
-		known = all;
-		k = &all[n_known++];
-		*k = (struct known){ .pid = pid };
-	}
-	ret = digest(k, text, len) || number_lines(k) ? -1 : 0;
+	k = k ?: add_known(pid);
+	ret = !k || digest(k, text, len) || number_lines(k) ? -1 : 0;
 	xfree(text);
 	return ret;
 }
@@ -284,7 +289,7 @@ int bunshin_smaps_scout(void)
 	if (!pids)
 		return -1;
 	for (i = 0; i < n_known; i++)
-		pids[i] = known[i].pid;
+		pids[i] = known[i]->pid;
 	ret = bunshin_scout_start(pids, n_known, look);
 	xfree(pids);
 	return ret;
@@ -325,7 +330,7 @@ int bunshin_smaps_parse(void)
 	size_t i;
 
 	for (i = 0; i < n_known; i++) {
-		struct known *k = &known[i];
+		struct known *k = known[i];
 
 		if (!k->text || k->parsed)
 			continue;
