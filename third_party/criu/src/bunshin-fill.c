@@ -26,6 +26,7 @@
 #include "bunshin-frames.h"
 #include "bunshin-kmod.h"
 #include "bunshin-pool.h"
+#include "bunshin-smaps.h"
 #include "bunshin-watch.h"
 #include "log.h"
 #include "mem.h"
@@ -435,15 +436,20 @@ int bunshin_fill_task(pid_t vpid, pid_t real, bool ahead, struct bunshin_vma *vm
 	return ret;
 }
 
+/* Then it has no mappings. */
 static bool has_ended(pid_t real)
 {
-	struct bunshin_vma *vmas;
-	size_t n;
+	char path[64], first;
+	ssize_t got = -1;
+	int fd;
 
-	if (bunshin_read_vmas(real, &vmas, &n))
-		return true;
-	xfree(vmas);
-	return !n;
+	snprintf(path, sizeof(path), "/proc/%d/maps", real);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd >= 0) {
+		got = read(fd, &first, 1);
+		close(fd);
+	}
+	return got <= 0;
 }
 
 int bunshin_fill_ahead(pid_t root)
@@ -458,10 +464,14 @@ int bunshin_fill_ahead(pid_t root)
 	bunshin_recheck_begin();
 	for (i = 0; i < n_pids && !ret; i++) {
 		struct bunshin_vma *vmas;
+		const char *text;
 
-		/* It may end while we look; the frozen walk is what counts. */
-		if (bunshin_read_vmas(pids[i].real, &vmas, &n))
+		/* One that is new, and what changes while we look: the frozen walk is what counts. */
+		if (!bunshin_smaps_known(pids[i].real, &text, &n))
 			continue;
+		ret = bunshin_parse_vmas(text, n, &vmas, &n);
+		if (ret)
+			break;
 		if (n)
 			ret = bunshin_fill_task(pids[i].vpid, pids[i].real, true, vmas, n);
 		xfree(vmas);

@@ -235,8 +235,8 @@ int bunshin_scan(int pagemap_fd, uint64_t start, uint64_t end, struct bunshin_ra
 /* The same in a process's mappings that have a kind; @all: also in those that are sealed. */
 int bunshin_scan_vmas(int pagemap_fd, const struct bunshin_vma *vmas, size_t n, bool all,
 		      struct bunshin_ranges *ret_ranges);
-/* The VMAs of a running process, as far as /proc/PID/smaps tells. */
-int bunshin_read_vmas(pid_t pid, struct bunshin_vma **ret_vmas, size_t *ret_n);
+/* The VMAs of a running process, as far as its smaps tell; lines of no use may be missing. */
+int bunshin_parse_vmas(const char *smaps, size_t size, struct bunshin_vma **ret_vmas, size_t *ret_n);
 /*
  * Private mappings of files that no mapping of the task runs code from become COPY. Pages moved over a
  * file mapping are anonymous: MADV_DONTNEED would then make them zero, where it should bring the file's
@@ -260,7 +260,7 @@ extern struct bunshin_fill_stats bunshin_fill_stats;
 /* The pool is a fork of the one that the source came from: equal pages may be the same ones. */
 extern bool bunshin_fill_inherited;
 
-/* Source runs: makes room for what it has now, so that little is left for later. */
+/* Source runs, and its mappings are learnt: makes room for what it has now, so that little is left for later. */
 int bunshin_fill_ahead(pid_t root);
 /* Source is frozen. */
 void bunshin_fill_begin(void);

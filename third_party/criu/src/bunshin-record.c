@@ -4,7 +4,7 @@
  * the child writes the metadata and tells the pool which memory there is:
  *
  *   dump (child)                       pool
- *   set up, read smaps           <- LEARN when the pool has made room
+ *   set up, parse smaps          <- LEARN when the pool has made room
  *   read it again where changed
  *   DONE                          ->
  *                                <- GO when the core says that the source is frozen
@@ -201,8 +201,8 @@ int bunshin_record_start(void)
 
 	if (!rec.recording)
 		return 0;
-	/* Twice: beside the pool's own preparations, and for what has changed when they are done. */
-	if (bunshin_smaps_learn(root_item->pid->real) || bunshin_smaps_parse() || hear(&note) || note.type != LEARN ||
+	/* What the pool has learnt, beside its other preparations; then what has changed meanwhile. */
+	if (bunshin_smaps_parse() || hear(&note) || note.type != LEARN ||
 	    bunshin_smaps_learn(root_item->pid->real) || bunshin_smaps_parse() ||
 	    bunshin_restart_learn(root_item->pid->real) || bunshin_smaps_scout())
 		return -1;
@@ -424,7 +424,8 @@ int bunshin_prepare(const struct bsh_pool_prepare *req, int images_fd)
 	}
 	snprintf(log, sizeof(log), "%s", req->log[0] ? req->log : "/dev/null");
 	bunshin_copyup_source(req->root_pid, req->upper);
-	if (set_options(req, images_fd) || start_dump(req->root_pid, log))
+	bunshin_phase("pool: mappings");
+	if (set_options(req, images_fd) || bunshin_smaps_learn(req->root_pid) || start_dump(req->root_pid, log))
 		return -1;
 	/* After the fork: the dump needs no part of it. */
 	if (req->share)
@@ -434,6 +435,7 @@ int bunshin_prepare(const struct bsh_pool_prepare *req, int images_fd)
 	bunshin_phase("pool: ahead");
 	if (bunshin_fill_ahead(req->root_pid))
 		return -1;
+	bunshin_smaps_forget();
 	bunshin_phase("pool: learn");
 	if (ask((struct note){ .type = LEARN })) {
 		pr_err("the dump could not be prepared\n");
@@ -655,6 +657,7 @@ int bunshin_release(struct bsh_pool_answer *answer)
 
 void bunshin_record_abandon(void)
 {
+	bunshin_smaps_forget();
 	bunshin_kmod_end();
 	bunshin_watch_end();
 	if (rec.child > 0)

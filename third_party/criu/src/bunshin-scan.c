@@ -244,18 +244,16 @@ static void parse_flags(const char *line, struct bunshin_vma *vma)
 	}
 }
 
-int bunshin_read_vmas(pid_t pid, struct bunshin_vma **ret_vmas, size_t *ret_n)
+int bunshin_parse_vmas(const char *smaps, size_t size, struct bunshin_vma **ret_vmas, size_t *ret_n)
 {
+	FILE *f = fmemopen((void *)smaps, size, "r");
 	struct bunshin_vma *vmas = NULL;
 	size_t n = 0, room = 0, len = 0;
-	char path[64], *line = NULL;
-	FILE *f;
+	char *line = NULL;
 	int ret = -1;
 
-	snprintf(path, sizeof(path), "/proc/%d/smaps", pid);
-	f = fopen(path, "re");
 	if (!f) {
-		pr_perror("cannot open %s", path);
+		pr_perror("cannot read mappings");
 		return -1;
 	}
 	while (getline(&line, &len, f) > 0) {

@@ -217,6 +217,27 @@ int bunshin_smaps_learn(pid_t root)
 	return ret;
 }
 
+bool bunshin_smaps_known(pid_t pid, const char **ret_text, size_t *ret_len)
+{
+	struct known *k = find(pid);
+
+	if (!k || !k->text_len)
+		return false;
+	*ret_text = k->text;
+	*ret_len = k->text_len;
+	return true;
+}
+
+void bunshin_smaps_forget(void)
+{
+	while (n_known) {
+		struct known *k = known[--n_known];
+
+		forget(k);
+		xfree(k);
+	}
+}
+
 static int real_smaps(pid_t pid)
 {
 	char path[64];
