@@ -123,6 +123,9 @@ _ARGS = (
     "--no-unsandboxed-zygote",
     "--disable-crashpad-for-testing",
     "--font-render-hinting=none",
+    # Lets a page's script hear when a frame is drawn; images are drawn with it, not when there is time.
+    "--enable-gpu-benchmarking",
+    "--disable-checker-imaging",
     "--lang=en-US",
     f"--disable-features={','.join(_FEATURES_OFF)}",
     f"--enable-features={','.join(_FEATURES_ON)}",

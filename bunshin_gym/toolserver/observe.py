@@ -13,8 +13,9 @@ from playwright.async_api import Error as PlaywrightError
 from .axtree import ElementFacts, FrameTree, facts_of_snapshot, render
 from .bids import MARK_SCRIPT
 from .browser import Browser, BrowserGoneError, describe_error
+from .drawn import Drawing
 from .screen import Screen
-from .settle import settle, when_drawn
+from .settle import settle
 
 if TYPE_CHECKING:
     from playwright.async_api import CDPSession, Frame, Page
@@ -62,18 +63,19 @@ class Observer:
             acted: the change was an agent's action: also wait, within bounds, for the requests it set off.
         """
         started = time.monotonic()
-        if changed:
-            await self._settle(_NETWORK_TIMEOUT_S if acted else 0.0)
-        if self._browser.network is not None:
-            await self._browser.network.drain()
-        settled = time.monotonic()
-        page = self._browser.active_page()
-        shot, titles, text, answer = await asyncio.gather(
-            self._picture(wait=changed) if screenshot else _nothing(),
-            self._other_titles(page),
-            self._read(page, tree=tree, dom=dom),
-            _answer(page, script) if script else _nothing(),
-        )
+        async with Drawing(self._screen if screenshot else None) as drawing:
+            if changed:
+                await self._settle(drawing, _NETWORK_TIMEOUT_S if acted else 0.0)
+            if self._browser.network is not None:
+                await self._browser.network.drain()
+            settled = time.monotonic()
+            page = self._browser.active_page()
+            shot, titles, text, answer = await asyncio.gather(
+                (drawing.picture() if changed else self._screen.picture()) if screenshot else _nothing(),
+                self._other_titles(page),
+                self._read(page, tree=tree, dom=dom),
+                _answer(page, script) if script else _nothing(),
+            )
         timings = {"settle": (settled - started) * 1e3, "read": (time.monotonic() - settled) * 1e3}
         notices = self._browser.take_notices()
         tabs = self._tabs(page, {**titles, page: text["title"]})
@@ -85,23 +87,21 @@ class Observer:
         Elements' ids count from what is read first, and so does Chromium's tree: of parts that were empty then it may
         not hear later.
         """
-        await self._settle(_NETWORK_TIMEOUT_S)
-        await self._picture(wait=True)
+        async with Drawing(self._screen) as drawing:
+            await self._settle(drawing, _NETWORK_TIMEOUT_S)
+            await drawing.picture()
 
-    async def _settle(self, network_timeout_s: float) -> None:
+    async def _settle(self, drawing: Drawing, network_timeout_s: float) -> None:
         """Settles the active page, and the one that took its place meanwhile."""
         traffic = self._browser.traffic
         page = await self._browser.front_page()
-        await settle(page, await self._browser.session(page), traffic, network_timeout_s=network_timeout_s)
+        session = await self._browser.session(page)
+        await settle(page, session, traffic, drawing, network_timeout_s=network_timeout_s)
         await traffic.wait_pages(_WINDOW_TIMEOUT_S)
         if self._browser.active_page() is not page:
             page = await self._browser.front_page()
-            await settle(page, await self._browser.session(page), traffic, network_timeout_s=network_timeout_s)
-
-    async def _picture(self, *, wait: bool) -> dict[str, Any]:
-        if wait:
-            return await when_drawn(self._screen.capture)
-        return await asyncio.to_thread(self._screen.capture)
+            session = await self._browser.session(page)
+            await settle(page, session, traffic, drawing, network_timeout_s=network_timeout_s)
 
     async def _other_titles(self, page: Page) -> dict[Page, str]:
         """Titles of the tabs behind the active one; its own comes with its text."""

@@ -8,15 +8,17 @@ that the threads take, not on the clock's: a busy machine makes the wait longer,
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-__all__ = ["Watch", "settle", "threads_of"]
+__all__ = ["Stillness", "Watch", "settle", "threads_of"]
 
 _LOOK_S = 0.006
 _LOOKS = 3
+_MOMENT_S = 0.001
 _WALL_PER_CPU = 15.0
 _RUNNING = frozenset(b"RD")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -52,6 +54,44 @@ class Watch:
         self.quiet = 0 if look.runs else self.quiet + 1
         self.settled = self.quiet >= _LOOKS
         return self.settled or look.ticks - self._first.ticks > self._ticks_max or time.monotonic() > self._end
+
+
+class Stillness:
+    """Whether threads do nothing at all, not even between two looks: the kernel counts how often each had a processor.
+
+    Args:
+        longest_cpu_s: how much processor time they may take before it is given up.
+        threads: folders in /proc of those to look at.
+    """
+
+    def __init__(self, longest_cpu_s: float, threads: Collection[str]) -> None:
+        self._threads = threads
+        self._ticks_max = longest_cpu_s * _TICKS_PER_S
+        self._end = time.monotonic() + longest_cpu_s * _WALL_PER_CPU
+        self._first = self._last = _look_at(threads)
+
+    async def wait(self) -> bool:
+        """Returns when none of them ran for a moment, or wants to; False when a bound was reached first."""
+        turns = self._turns()
+        while not self.spent():
+            before = turns
+            await asyncio.sleep(_MOMENT_S)
+            self._last, turns = _look_at(self._threads), self._turns()
+            if not self._last.runs and turns == before:
+                return True
+        return False
+
+    def spent(self) -> bool:
+        """Whether a bound was reached."""
+        return self._last.ticks - self._first.ticks > self._ticks_max or time.monotonic() > self._end
+
+    def _turns(self) -> list[bytes]:
+        """Another list whenever one of them has run."""
+        found = []
+        for path in self._threads:
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+                found.append(_switches(f"{path}/status"))
+        return found
 
 
 async def settle(longest_cpu_s: float, threads: Collection[str] | None = None) -> bool:
@@ -115,6 +155,13 @@ def _look_at_all() -> _Look:
 def _beginning(path: str) -> bytes:
     with open(path, "rb", buffering=0) as file:
         return file.read(512)
+
+
+def _switches(path: str) -> bytes:
+    """How often a task has come to wait, by itself or not: the end of its status."""
+    with open(path, "rb", buffering=0) as file:
+        status = file.read(4096)
+    return status[status.rfind(b"\nvoluntary_ctxt_switches") :]
 
 
 def _read(path: str) -> tuple[bool, int]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waits until what an action set off is on the screen, within bounds.
+"""Waits until a page has done what an action set off, within bounds.
 
 Nothing here outlives a call: no timer, no task waits between two of them, so none can fire late
 in a branch.
@@ -8,24 +8,21 @@ in a branch.
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from playwright.async_api import Error as PlaywrightError
 
-from . import quiet
-
 if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, CDPSession, Page, Request
 
-__all__ = ["Traffic", "settle", "when_drawn"]
+    from .drawn import Drawing
 
-Picture = TypeVar("Picture")
+__all__ = ["Traffic", "settle"]
 
 # What is scheduled for the next frame has run, the frame has been handed over to be drawn, what it set off has begun,
-# and transitions that end soon have ended.
+# and transitions that end soon have ended; says whether there were any.
 # A page that is not drawn (it is covered, or behind another tab) has no frames to wait for.
 _REST_SCRIPT = """
 (async () => {
@@ -45,6 +42,7 @@ _REST_SCRIPT = """
     await within(%d, Promise.allSettled(ending));
     await within(250, frame());
   }
+  return ending.length > 0;
 })()
 """
 _ANIMATION_MS = 1000
@@ -53,15 +51,6 @@ _ROUNDS = 8
 _REST_TIMEOUT_S = 4.0
 _LOAD_TIMEOUT_S = 15.0
 _REST = {"expression": _REST_SCRIPT % (_ANIMATION_MS, _ANIMATION_MS), "awaitPromise": True}
-# Programs by what is in their command lines, and their threads that draw.
-# Not the pages' main threads: these may be busy with being read, and have handed over what there is to draw. The
-# graphics service is in the browser's own process.
-_DRAWING: Mapping[bytes, Collection[bytes]] = {
-    b"--type=renderer": (b"Compositor", b"CompositorTileW"),
-    b"/chromium": (b"Chrome_InProcGp", b"Chrome_IOThread", b"VizCompositorTh", b"Thread<00>", b"Thread<01>"),
-    b"Xvfb": (),
-}
-_DRAWING_CPU_S = 0.2
 
 
 class Traffic:
@@ -154,15 +143,19 @@ def _page_of(request: Request) -> Page | None:
         return None  # of a service worker, or of a page that is not there yet
 
 
-async def settle(page: Page, session: CDPSession, traffic: Traffic, *, network_timeout_s: float) -> None:
+async def settle(
+    page: Page, session: CDPSession, traffic: Traffic, drawing: Drawing, *, network_timeout_s: float
+) -> None:
     """Returns when the page is loaded, what is scheduled for its next frame has run and no request is open.
 
     A page that never comes to rest is left alone when the bounds are over; so is one that is closed,
     or that does not answer.
     """
     for _ in range(_ROUNDS):
+        await drawing.follow(session)
         try:
-            await asyncio.wait_for(session.send("Runtime.evaluate", _REST), _REST_TIMEOUT_S)
+            async with asyncio.timeout(_REST_TIMEOUT_S):
+                rest = await session.send("Runtime.evaluate", _REST)
         except TimeoutError:
             return  # its script runs without end
         except PlaywrightError:
@@ -172,6 +165,8 @@ async def settle(page: Page, session: CDPSession, traffic: Traffic, *, network_t
             if not await _loaded(page, _LOAD_TIMEOUT_S):
                 return
             continue
+        if rest["result"].get("value"):
+            await drawing.follow(session)
         if traffic.is_loading(page):
             if not await traffic.wait_loaded(page, _LOAD_TIMEOUT_S):
                 return
@@ -180,28 +175,6 @@ async def settle(page: Page, session: CDPSession, traffic: Traffic, *, network_t
         elif not await traffic.wait_idle(page, network_timeout_s):
             traffic.forget(page)
             return
-
-
-async def when_drawn(capture: Callable[[], Picture]) -> Picture:
-    """A picture of the screen when it shows all that the browser knows of: when nothing of what draws runs any more.
-
-    A page that is drawn without end is left alone after some time.
-
-    Args:
-        capture: takes it, in whatever thread; at once, if nothing was drawn since the last one. It is called early too,
-            so that in the end most often nothing is left to do.
-    """
-    begun = time.monotonic()
-    watch = quiet.Watch(_DRAWING_CPU_S, quiet.threads_of(_DRAWING))
-    early: asyncio.Task[Picture] | None = None
-    await asyncio.sleep(begun + watch.pause_s - time.monotonic())
-    while not watch.over():
-        if watch.quiet and early is None:
-            early = asyncio.create_task(asyncio.to_thread(capture))
-        await asyncio.sleep(watch.pause_s)
-    if early is not None:
-        await early
-    return await asyncio.to_thread(capture)
 
 
 async def _loaded(page: Page, timeout_s: float) -> bool:

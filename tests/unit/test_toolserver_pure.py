@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
+import subprocess
 import sys
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bunshin_gym.toolserver import system
+from bunshin_gym.toolserver import quiet, system
 from bunshin_gym.toolserver.axtree import ElementFacts, FrameTree, facts_of_snapshot, render
 from bunshin_gym.toolserver.bids import letters_of, split_bid
 from bunshin_gym.toolserver.desktop import parse_screen_size
@@ -209,3 +211,21 @@ def test_files_are_written_whole(tmp_path: Any) -> None:
     asyncio.run(system.write_file(str(path), b"\0\1"))
     assert path.read_bytes() == b"\0\1"
     assert [p.name for p in path.parent.iterdir()] == ["b.txt"]
+
+
+@pytest.mark.parametrize(("program", "still"), [("sys.stdin.read()", True), ("[0 for _ in iter(int, 1)]", False)])
+def test_threads_stand_still_or_take_processor_time(program: str, still: bool) -> None:
+    argv = [sys.executable, "-c", f"import sys; print(flush=True); {program}"]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            watch = quiet.Stillness(0.1, [f"/proc/{process.pid}/task/{process.pid}"])
+            assert asyncio.run(watch.wait()) is still
+            assert watch.spent() is not still
+        finally:
+            process.kill()
+
+
+def test_a_thread_that_has_ended_stands_still() -> None:
+    assert asyncio.run(quiet.Stillness(0.1, [f"/proc/{os.getpid()}/task/0"]).wait())
