@@ -62,10 +62,10 @@ static void move(uint64_t from, uint64_t to)
 	if (from == to || moves++ > MOVES_MAX)
 		return;
 	CHECK(mremap(region + from * PAGE, PAGE, PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, region + to * PAGE) ==
-	      region + to * PAGE);
+		region + to * PAGE);
 	wanted[to] = wanted[from];
-	CHECK(mmap(region + from * PAGE, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) ==
-	      region + from * PAGE);
+	CHECK(mmap(region + from * PAGE, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
+		      0) == region + from * PAGE);
 	wanted[from] = 0;
 }
 

@@ -430,7 +430,7 @@ int bunshin_prepare(const struct bsh_pool_prepare *req, int images_fd)
 	/* After the fork: the dump needs no part of it. */
 	if (req->share)
 		bunshin_kmod_begin();
-	if (!bunshin_kmod_ready() && bunshin_watch_start(req->root_pid))
+	if (!bunshin_kmod_ready() && bunshin_watch_start(req->root_pid, req->freezer))
 		return -1;
 	bunshin_phase("pool: ahead");
 	if (bunshin_fill_ahead(req->root_pid))

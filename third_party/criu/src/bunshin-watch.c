@@ -242,10 +242,10 @@ static void give_up(int sig)
 {
 }
 
-/* A thread that cannot be interrupted at once is not waited for: our end lets go of it. */
+/* A thread that cannot be interrupted at once is not waited for: our end lets go of it. Again and again, should it come too early. */
 static void limit_waiting(suseconds_t us)
 {
-	struct itimerval limit = { .it_value.tv_usec = us };
+	struct itimerval limit = { .it_value.tv_usec = us, .it_interval.tv_usec = us };
 
 	setitimer(ITIMER_REAL, &limit, NULL);
 }
@@ -312,11 +312,33 @@ static bool can_watch(void)
 
 /* ---- in the pool ---- */
 
-int bunshin_watch_start(pid_t root)
+static bool reads(const char *dir, const char *name, const char *text)
+{
+	char path[640], have[256];
+	ssize_t got;
+	int fd;
+
+	snprintf(path, sizeof(path), "%s/%s", dir, name);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return false;
+	got = read(fd, have, sizeof(have) - 1);
+	close(fd);
+	have[got > 0 ? got : 0] = '\0';
+	return strstr(have, text);
+}
+
+/* Threads of a workspace that is paused make no calls, not even ours. */
+static bool runs(const char *freezer)
+{
+	return reads(freezer, "freezer.state", "THAWED") || reads(freezer, "cgroup.events", "frozen 0");
+}
+
+int bunshin_watch_start(pid_t root, const char *freezer)
 {
 	int ends[2];
 
-	if (!can_watch())
+	if (!can_watch() || !runs(freezer))
 		return 0;
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends)) {
 		pr_perror("cannot make a socket pair");

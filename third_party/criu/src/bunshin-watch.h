@@ -16,7 +16,7 @@ struct bunshin_vma;
 #define BUNSHIN_UNWRITTEN (1ull << 57)
 
 /* Starts a fork of the pool that stops a thread of each process below the root for some ten microseconds. */
-int bunshin_watch_start(pid_t root);
+int bunshin_watch_start(pid_t root, const char *freezer);
 /* Waits for it, if there is one. */
 void bunshin_watch_join(void);
 /* Private pages that the process has now are watched. False: not; nothing is amiss. */
