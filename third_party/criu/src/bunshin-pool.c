@@ -419,6 +419,8 @@ static int serve_load(const union request *req, const int *fds, unsigned int n_f
 
 static int serve(const union request *req, const int *fds, unsigned int n_fds)
 {
+	/* What went wrong before, and was no failure, is none of this one's. */
+	pool.log_read = lseek(pool.log_fd, 0, SEEK_END);
 	if (req->header.version != BSH_POOL_VERSION)
 		return answer_failed(req->header.seq, EPROTO, "core and pool are of different builds");
 	switch (req->header.type) {

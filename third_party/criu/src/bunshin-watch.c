@@ -35,6 +35,7 @@
 #include "kerndat.h"
 #include "log.h"
 #include "pagemap_scan.h"
+#include "util.h"
 #include "xmalloc.h"
 
 /* After __packed is known. */
@@ -65,8 +66,8 @@ struct watched {
 
 static struct watched *watched;
 static size_t n_watched;
-static pid_t stopper;
-static int stopper_socket = -1;
+static int stopper = -1; /* a socket */
+static bool joined = true;
 
 #ifdef __x86_64__
 
@@ -266,10 +267,9 @@ static void visit(pid_t real, int socket)
 		return;
 	fd = borrow(&s, real);
 	let_go(&s);
+	/* Ours stays open: who closes the last one takes the protection off, page by page. The pool has better to do. */
 	if (fd >= 0)
 		bunshin_msg_send(socket, &real, sizeof(real), &fd, 1);
-	if (fd >= 0)
-		close(fd);
 }
 
 /* It does not end with the pool: nobody but itself can give threads their registers back. */
@@ -278,6 +278,7 @@ static void visit_all(pid_t root, int socket)
 {
 	struct sigaction alarm = { .sa_handler = give_up };
 	struct bunshin_pid *pids;
+	pid_t visited = 0;
 	sigset_t none;
 	size_t n, i;
 
@@ -288,7 +289,9 @@ static void visit_all(pid_t root, int socket)
 		_exit(1);
 	for (i = 0; i < n; i++)
 		visit(pids[i].real, socket);
-	_exit(0);
+	bunshin_msg_send(socket, &visited, sizeof(visited), NULL, 0);
+	/* Until the pool wants no more of it. */
+	_exit(read(socket, &visited, sizeof(visited)) != 0);
 }
 
 static bool can_watch(void)
@@ -337,6 +340,7 @@ static bool runs(const char *freezer)
 int bunshin_watch_start(pid_t root, const char *freezer)
 {
 	int ends[2];
+	pid_t child;
 
 	if (!can_watch() || !runs(freezer))
 		return 0;
@@ -345,15 +349,16 @@ int bunshin_watch_start(pid_t root, const char *freezer)
 		return -1;
 	}
 	bunshin_tasks_advise(MADV_DONTFORK);
-	stopper = fork();
-	if (!stopper) {
+	child = fork();
+	if (!child) {
 		close(ends[0]);
 		visit_all(root, ends[1]);
 	}
 	bunshin_tasks_advise(MADV_DOFORK);
 	close(ends[1]);
-	stopper_socket = ends[0];
-	if (stopper > 0)
+	stopper = ends[0];
+	joined = false;
+	if (child > 0)
 		return 0;
 	pr_perror("cannot fork");
 	return -1;
@@ -380,23 +385,20 @@ void bunshin_watch_join(void)
 	pid_t real;
 	int fd;
 
-	if (stopper <= 0)
-		return;
-	for (; bunshin_msg_receive(stopper_socket, &real, sizeof(real), &fd, &n_fds) == sizeof(real); n_fds = 1)
+	for (; !joined && bunshin_msg_receive(stopper, &real, sizeof(real), &fd, &n_fds) == sizeof(real); n_fds = 1) {
+		joined = !real;
 		if (n_fds == 1 && keep(real, fd))
 			close(fd);
-	close(stopper_socket);
-	stopper_socket = -1;
-	while (waitpid(stopper, NULL, 0) < 0 && errno == EINTR)
-		;
-	stopper = 0;
+	}
+	joined = true;
 }
 
 void bunshin_watch_end(void)
 {
-	bunshin_watch_join();
 	while (n_watched)
 		close(watched[--n_watched].uffd);
+	close_safe(&stopper);
+	joined = true;
 }
 
 /* Neither code, which the dump pokes into, nor what has pages of its own only by other means. */

@@ -17,7 +17,7 @@ struct bunshin_vma;
 
 /* Starts a fork of the pool that stops a thread of each process below the root for some ten microseconds. */
 int bunshin_watch_start(pid_t root, const char *freezer);
-/* Waits for it, if there is one. */
+/* Waits until it has done so, if there is one. */
 void bunshin_watch_join(void);
 /* Private pages that the process has now are watched. False: not; nothing is amiss. */
 bool bunshin_watch(pid_t real, int pagemap_fd, const struct bunshin_vma *vmas, size_t n);
