@@ -64,8 +64,10 @@ class Observer:
         """
         started = time.monotonic()
         async with Drawing(self._screen if screenshot else None) as drawing:
+            marks = None
             if changed:
-                await self._settle(drawing, _NETWORK_TIMEOUT_S if acted else 0.0)
+                timeout_s = _NETWORK_TIMEOUT_S if acted else 0.0
+                marks = await self._settle(drawing, timeout_s, f"({MARK_SCRIPT})('')")
             if self._browser.network is not None:
                 await self._browser.network.drain()
             settled = time.monotonic()
@@ -73,7 +75,7 @@ class Observer:
             shot, titles, text, answer = await asyncio.gather(
                 (drawing.picture() if changed else self._screen.picture()) if screenshot else _nothing(),
                 self._other_titles(page),
-                self._read(page, tree=tree, dom=dom),
+                self._read(page, marks, tree=tree, dom=dom),
                 _answer(page, script) if script else _nothing(),
             )
         timings = {"settle": (settled - started) * 1e3, "read": (time.monotonic() - settled) * 1e3}
@@ -88,20 +90,22 @@ class Observer:
         not hear later.
         """
         async with Drawing(self._screen) as drawing:
-            await self._settle(drawing, _NETWORK_TIMEOUT_S)
+            await self._settle(drawing, _NETWORK_TIMEOUT_S, "null")
             await drawing.picture()
 
-    async def _settle(self, drawing: Drawing, network_timeout_s: float) -> None:
-        """Settles the active page, and the one that took its place meanwhile."""
+    async def _settle(self, drawing: Drawing, network_timeout_s: float, question: str) -> Any:
+        """Settles the active page, and the one that took its place meanwhile; what that one answers, if it does."""
         traffic = self._browser.traffic
         page = await self._browser.front_page()
         session = await self._browser.session(page)
-        await settle(page, session, traffic, drawing, network_timeout_s=network_timeout_s)
+        wanted: dict[str, Any] = {"network_timeout_s": network_timeout_s, "question": question}
+        answer = await settle(page, session, traffic, drawing, **wanted)
         await traffic.wait_pages(_WINDOW_TIMEOUT_S)
         if self._browser.active_page() is not page:
             page = await self._browser.front_page()
             session = await self._browser.session(page)
-            await settle(page, session, traffic, drawing, network_timeout_s=network_timeout_s)
+            answer = await settle(page, session, traffic, drawing, **wanted)
+        return answer if self._browser.active_page() is page else None
 
     async def _other_titles(self, page: Page) -> dict[Page, str]:
         """Titles of the tabs behind the active one; its own comes with its text."""
@@ -120,7 +124,7 @@ class Observer:
             "active_page_index": pages.index(page),
         }
 
-    async def _read(self, page: Page, *, tree: bool, dom: bool) -> dict[str, Any]:
+    async def _read(self, page: Page, marks: Any, *, tree: bool, dom: bool) -> dict[str, Any]:
         """Tree and DOM text; a page that does not answer or navigates away just now has none."""
         empty = {
             "title": "",
@@ -132,19 +136,20 @@ class Observer:
         }
         try:
             async with asyncio.timeout(_PAGE_TIMEOUT_S):
-                return {**empty, **await self._read_page(page, tree=tree, dom=dom)}
+                return {**empty, **await self._read_page(page, marks, tree=tree, dom=dom)}
         except TimeoutError:
             return {**empty, "page_error": "the page does not answer"}
         except PlaywrightError as error:
             return {**empty, "page_error": error.message.splitlines()[0]}
 
-    async def _read_page(self, page: Page, *, tree: bool, dom: bool) -> dict[str, Any]:
+    async def _read_page(self, page: Page, marks: Any, *, tree: bool, dom: bool) -> dict[str, Any]:
         session = await self._browser.session(page)
         letters = self._browser.letters(page)
         inner = await asyncio.gather(*(_mark(frame, letters.of(frame)) for frame in page.frames[1:]))
         # The page's own elements are numbered before its tree is read: a session's questions are answered in turn.
         (title, focused), read = await asyncio.gather(
-            _call(session, MARK_SCRIPT, ""), self._tree(page, session) if tree else _nothing()
+            _value(marks) if marks else _call(session, MARK_SCRIPT, ""),
+            self._tree(page, session) if tree else _nothing(),
         )
         # Of a chain of frames that hold the focus, the innermost comes last.
         focused = next((bid for bid in reversed(inner) if bid), focused)
@@ -179,6 +184,10 @@ async def _facts(session: CDPSession) -> tuple[dict[int, ElementFacts], dict[str
 
 async def _nothing() -> Any:
     return None
+
+
+async def _value(known: Any) -> Any:
+    return known
 
 
 async def _title(page: Page) -> str:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Traffic", "settle"]
 
 # What is scheduled for the next frame has run, the frame has been handed over to be drawn, what it set off has begun,
-# and transitions that end soon have ended; says whether there were any.
+# and transitions that end soon have ended; says whether there were any, and what is asked of the page then.
 # A page that is not drawn (it is covered, or behind another tab) has no frames to wait for.
 _REST_SCRIPT = """
 (async () => {
@@ -42,7 +42,7 @@ _REST_SCRIPT = """
     await within(%d, Promise.allSettled(ending));
     await within(250, frame());
   }
-  return ending.length > 0;
+  return [ending.length > 0, %s];
 })()
 """
 _ANIMATION_MS = 1000
@@ -50,7 +50,6 @@ _ENDLESS = frozenset({"websocket", "eventsource", "media", "ping"})
 _ROUNDS = 8
 _REST_TIMEOUT_S = 4.0
 _LOAD_TIMEOUT_S = 15.0
-_REST = {"expression": _REST_SCRIPT % (_ANIMATION_MS, _ANIMATION_MS), "awaitPromise": True}
 
 
 class Traffic:
@@ -144,37 +143,47 @@ def _page_of(request: Request) -> Page | None:
 
 
 async def settle(
-    page: Page, session: CDPSession, traffic: Traffic, drawing: Drawing, *, network_timeout_s: float
-) -> None:
+    page: Page, session: CDPSession, traffic: Traffic, drawing: Drawing, *, network_timeout_s: float, question: str
+) -> Any:
     """Returns when the page is loaded, what is scheduled for its next frame has run and no request is open.
 
     A page that never comes to rest is left alone when the bounds are over; so is one that is closed,
     or that does not answer.
+
+    Args:
+        question: an expression in JavaScript.
+
+    Returns:
+        Its value at that time, if that can be written as JSON; None if the page did not come to rest.
     """
+    script = _REST_SCRIPT % (_ANIMATION_MS, _ANIMATION_MS, question)
+    rest = {"expression": script, "awaitPromise": True, "returnByValue": True}
     for _ in range(_ROUNDS):
         await drawing.follow(session)
         try:
             async with asyncio.timeout(_REST_TIMEOUT_S):
-                rest = await session.send("Runtime.evaluate", _REST)
+                answer = await session.send("Runtime.evaluate", rest)
         except TimeoutError:
-            return  # its script runs without end
+            return None  # its script runs without end
         except PlaywrightError:
             if page.is_closed():
-                return
+                return None
             # A navigation took the document away under us: wait for the next one.
             if not await _loaded(page, _LOAD_TIMEOUT_S):
-                return
+                return None
             continue
-        if rest["result"].get("value"):
+        waited, value = answer["result"].get("value") or (False, None)
+        if waited:
             await drawing.follow(session)
         if traffic.is_loading(page):
             if not await traffic.wait_loaded(page, _LOAD_TIMEOUT_S):
-                return
+                return None
         elif not traffic.open_requests(page):
-            return
+            return value
         elif not await traffic.wait_idle(page, network_timeout_s):
             traffic.forget(page)
-            return
+            return None
+    return None
 
 
 async def _loaded(page: Page, timeout_s: float) -> bool:
