@@ -72,13 +72,16 @@ class Stillness:
 
     async def wait(self) -> bool:
         """Returns when none of them ran for a moment, or wants to; False when a bound was reached first."""
-        turns = self._turns()
+        pause_s = _MOMENT_S
         while not self.spent():
-            before = turns
+            before = self._turns()
             await asyncio.sleep(_MOMENT_S)
-            self._last, turns = _look_at(self._threads), self._turns()
-            if not self._last.runs and turns == before:
+            self._last = _look_at(self._threads)
+            if not self._last.runs and self._turns() == before:
                 return True
+            # Looking takes processor time too.
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LOOK_S)
         return False
 
     def spent(self) -> bool:
