@@ -77,8 +77,11 @@ static bool joined = true;
 #define SYSCALL_LENGTH 2
 #define SYSCALL_CODE 0x050f
 #define KERNEL_SIGSET_SIZE 8
+#define ENDED 0
 
 /* ---- in the fork: threads make calls for us ---- */
+
+static bool must_end;
 
 /* A stopped thread, and what it shall go on with. */
 struct stopped {
@@ -104,12 +107,21 @@ static int set_regs(pid_t tid, user_regs_struct_t *regs)
 	return ptrace(PTRACE_SETREGSET, tid, 1 /* NT_PRSTATUS */, &iov);
 }
 
-/* How it has stopped: a signal, and an event above it; -1: not. */
+/* How it has stopped: a signal, and an event above it; ENDED; -1: it does not. */
 static int next_stop(pid_t tid)
 {
 	int status;
 
-	return waitpid(tid, &status, __WALL) == tid && WIFSTOPPED(status) ? status >> 8 : -1;
+	if (waitpid(tid, &status, __WALL) != tid)
+		return -1;
+	return WIFSTOPPED(status) ? status >> 8 : ENDED;
+}
+
+/* What is not let go, as it does not stop or is about to end, is when we end. */
+static void detach(pid_t tid, int sig)
+{
+	if (ptrace(PTRACE_DETACH, tid, 0, sig))
+		must_end = true;
 }
 
 /* Once it is stopped it must go on with what it had, whatever happens. */
@@ -121,7 +133,7 @@ static void let_go(struct stopped *s)
 	bunshin_keep_waiting(&s->regs);
 	set_regs(s->tid, &s->regs);
 	ptrace(PTRACE_SETSIGMASK, s->tid, KERNEL_SIGSET_SIZE, &s->blocked);
-	ptrace(PTRACE_DETACH, s->tid, 0, 0);
+	detach(s->tid, 0);
 }
 
 /* Only in a call: what stops elsewhere may be in the middle of a restartable sequence. */
@@ -141,11 +153,13 @@ static bool stop(pid_t tid, struct stopped *ret)
 	ret->tid = tid;
 	if (ptrace(PTRACE_SEIZE, tid, 0, PTRACE_O_TRACESYSGOOD | PTRACE_O_SUSPEND_SECCOMP))
 		return false;
-	how = ptrace(PTRACE_INTERRUPT, tid, 0, 0) ? -1 : next_stop(tid);
+	ptrace(PTRACE_INTERRUPT, tid, 0, 0);
+	how = next_stop(tid);
 	if (how == EVENT_STOP && look(ret) && !ptrace(PTRACE_SETSIGMASK, tid, KERNEL_SIGSET_SIZE, &all))
 		return true;
 	/* A signal that came first is its own. */
-	ptrace(PTRACE_DETACH, tid, 0, how > 0 && how < NSIG ? how : 0);
+	if (how != ENDED)
+		detach(tid, how > 0 && how < NSIG ? how : 0);
 	return false;
 }
 
@@ -243,7 +257,7 @@ static void give_up(int sig)
 {
 }
 
-/* A thread that cannot be interrupted at once is not waited for: our end lets go of it. Again and again, should it come too early. */
+/* A thread that cannot be interrupted at once is not waited for. Again and again, should it come too early. */
 static void limit_waiting(suseconds_t us)
 {
 	struct itimerval limit = { .it_value.tv_usec = us, .it_interval.tv_usec = us };
@@ -289,6 +303,8 @@ static void visit_all(pid_t root, int socket)
 		_exit(1);
 	for (i = 0; i < n; i++)
 		visit(pids[i].real, socket);
+	if (must_end)
+		_exit(0);
 	bunshin_msg_send(socket, &visited, sizeof(visited), NULL, 0);
 	/* Until the pool wants no more of it. */
 	_exit(read(socket, &visited, sizeof(visited)) != 0);
