@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from playwright.async_api import Error as PlaywrightError
@@ -42,19 +41,21 @@ _FRAME_TIMEOUT_S = 2.0
 # Programs by what is in their command lines, and their threads that draw.
 # Not the pages' main threads: these may be busy with being read, and have handed over what there is to draw. The
 # graphics service is in the browser's own process, whose first thread opens menus.
-_DRAWING: Mapping[bytes, Collection[bytes]] = {
-    b"--type=renderer": (b"Chrome_ChildIOT", b"Compositor", b"CompositorTileW", b"ThreadPoolForeg"),
-    b"/chromium": (
-        b"chromium",
-        b"Chrome_InProcGp",
-        b"Chrome_IOThread",
-        b"CompositorTileW",
-        b"VizCompositorTh",
-        b"Thread<00>",
-        b"Thread<01>",
-    ),
-    b"Xvfb": (),
-}
+_DRAWING = quiet.Threads(
+    {
+        b"--type=renderer": (b"Chrome_ChildIOT", b"Compositor", b"CompositorTileW", b"ThreadPoolForeg"),
+        b"/chromium": (
+            b"chromium",
+            b"Chrome_InProcGp",
+            b"Chrome_IOThread",
+            b"CompositorTileW",
+            b"VizCompositorTh",
+            b"Thread<00>",
+            b"Thread<01>",
+        ),
+        b"Xvfb": (),
+    }
+)
 _DRAWING_CPU_S = 0.2
 
 
@@ -106,7 +107,7 @@ async def _take(screen: Screen, session: CDPSession) -> dict[str, Any]:
             taken = await screen.picture()
             drawn = asyncio.create_task(screen.drawn())
             if still is None:
-                still = quiet.Stillness(_DRAWING_CPU_S, await asyncio.to_thread(quiet.threads_of, _DRAWING))
+                still = quiet.Stillness(_DRAWING_CPU_S, _DRAWING.find())
             await asyncio.wait({frame, drawn}, return_when=asyncio.FIRST_COMPLETED)
             if drawn.done() or await frame:
                 continue

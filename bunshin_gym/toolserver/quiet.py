@@ -14,7 +14,7 @@ import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-__all__ = ["Stillness", "Watch", "settle", "threads_of"]
+__all__ = ["Stillness", "Threads", "Watch", "settle", "threads_of"]
 
 _LOOK_S = 0.006
 _LOOKS = 3
@@ -67,17 +67,18 @@ class Stillness:
     def __init__(self, longest_cpu_s: float, threads: Collection[str]) -> None:
         self._threads = threads
         self._ticks_max = longest_cpu_s * _TICKS_PER_S
+        self._ticks = _look_at(threads).ticks
+        # All processors at once could take it by then.
+        self._early = time.monotonic() + longest_cpu_s / (os.cpu_count() or 1)
         self._end = time.monotonic() + longest_cpu_s * _WALL_PER_CPU
-        self._first = self._last = _look_at(threads)
 
     async def wait(self) -> bool:
         """Returns when none of them ran for a moment, or wants to; False when a bound was reached first."""
         pause_s = _MOMENT_S
         while not self.spent():
-            before = self._turns()
+            before = self._resting()
             await asyncio.sleep(_MOMENT_S)
-            self._last = _look_at(self._threads)
-            if not self._last.runs and self._turns() == before:
+            if before is not None and self._resting() == before:
                 return True
             # Looking takes processor time too.
             await asyncio.sleep(pause_s)
@@ -86,15 +87,45 @@ class Stillness:
 
     def spent(self) -> bool:
         """Whether a bound was reached."""
-        return self._last.ticks - self._first.ticks > self._ticks_max or time.monotonic() > self._end
+        now = time.monotonic()
+        return now > self._end or (now > self._early and _look_at(self._threads).ticks - self._ticks > self._ticks_max)
 
-    def _turns(self) -> list[bytes]:
-        """Another list whenever one of them has run."""
+    def _resting(self) -> list[bytes] | None:
+        """Another list whenever one of them has run; None while one does."""
         found = []
         for path in self._threads:
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
-                found.append(_switches(f"{path}/status"))
+            try:
+                with open(f"{path}/status", "rb", buffering=0) as file:
+                    status = file.read(4096)
+            except (FileNotFoundError, ProcessLookupError):
+                continue  # it has just ended
+            if status[status.find(b"\nState:\t") + 8] in _RUNNING:
+                return None
+            found.append(status[status.rfind(b"\nvoluntary_ctxt_switches") :])
         return found
+
+
+class Threads:
+    """The threads of some programs; looked for anew only if any thread has come or gone.
+
+    Args:
+        programs: see `threads_of`.
+    """
+
+    def __init__(self, programs: Mapping[bytes, Collection[bytes]]) -> None:
+        self._programs = programs
+        self._all: dict[str, list[str]] = {}
+        self._found: list[str] = []
+
+    def find(self) -> list[str]:
+        """Folders in /proc."""
+        now = {}
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+                now[name] = os.listdir(f"/proc/{name}/task")
+        if now != self._all:
+            self._all, self._found = now, threads_of(self._programs)
+        return self._found
 
 
 async def settle(longest_cpu_s: float, threads: Collection[str] | None = None) -> bool:
@@ -158,13 +189,6 @@ def _look_at_all() -> _Look:
 def _beginning(path: str) -> bytes:
     with open(path, "rb", buffering=0) as file:
         return file.read(512)
-
-
-def _switches(path: str) -> bytes:
-    """How often a task has come to wait, by itself or not: the end of its status."""
-    with open(path, "rb", buffering=0) as file:
-        status = file.read(4096)
-    return status[status.rfind(b"\nvoluntary_ctxt_switches") :]
 
 
 def _read(path: str) -> tuple[bool, int]:

@@ -229,3 +229,22 @@ def test_threads_stand_still_or_take_processor_time(program: str, still: bool) -
 
 def test_a_thread_that_has_ended_stands_still() -> None:
     assert asyncio.run(quiet.Stillness(0.1, [f"/proc/{os.getpid()}/task/0"]).wait())
+
+
+def test_threads_are_found_by_program_and_name_when_they_come_and_go() -> None:
+    script = "import threading; input(); threading.Thread(target=input).start(); print(flush=True) or input()"
+    mark = f"looked-for-{os.getpid()}"
+    argv = [sys.executable, "-c", f"{script}  # {mark}"]
+    threads = quiet.Threads({mark.encode(): ()})
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            assert threads.find() == threads.find() == [f"/proc/{process.pid}/task/{process.pid}"]
+            process.stdin.write(b"\n")
+            process.stdin.flush()
+            process.stdout.readline()
+            assert len(threads.find()) == 2
+        finally:
+            process.kill()
+    assert threads.find() == []
