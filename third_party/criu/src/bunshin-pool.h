@@ -50,6 +50,8 @@ bool bunshin_pool_main(int argc, char **argv, int *ret_exit);
 bool bunshin_recording(void);
 /* Dump: waits until the source is frozen and may be seized. */
 int bunshin_record_start(void);
+/* Dump: all threads of the source are stopped. */
+void bunshin_record_stopped(void);
 /* Dump: a task's smaps, or what serves as such. */
 int bunshin_smaps_open(pid_t pid);
 /* Dump: a task's mappings, parsed ahead: 0; 1: they are not known. */

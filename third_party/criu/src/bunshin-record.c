@@ -209,9 +209,14 @@ int bunshin_record_start(void)
 	go_first();
 	if (say((struct note){ .type = DONE }) || hear(&note) || note.type != GO)
 		return -1;
-	bunshin_scout_go();
 	bunshin_phase("seize");
 	return 0;
+}
+
+void bunshin_record_stopped(void)
+{
+	if (rec.recording)
+		bunshin_scout_go();
 }
 
 static uint32_t kind_of(struct vma_area *vma)

@@ -12,7 +12,7 @@ bool bunshin_smaps_known(pid_t pid, const char **ret_text, size_t *ret_len);
 void bunshin_smaps_forget(void);
 /* Then: parses what was learnt, so that bunshin_known_mappings() can give it. */
 int bunshin_smaps_parse(void);
-/* Afterwards: has a scout ready that compares as soon as the source is frozen. */
+/* Afterwards: has a scout ready that compares as soon as the source is stopped. */
 int bunshin_smaps_scout(void);
 /*
  * A descriptor with what CRIU needs of a frozen process's smaps: each mapping's line and its
