@@ -29,6 +29,7 @@ Call = Callable[[str, Mapping[str, Any], float], Awaitable[Any]]
 _HOME: Final = "/home/user"
 _COMMAND_TIMEOUT_S: Final = 120.0
 _OPEN_TIMEOUT_S: Final = 60.0
+_END_TIMEOUT_S: Final = 60.0
 _LOOK_S: Final = 0.15
 _START_CPU_S: Final = 20.0
 _FILE_BYTES: Final = 1 << 29
@@ -195,7 +196,8 @@ class Routes:
         if posixpath.basename(argv[0]) in _ENDERS:
             # What is ended has to be gone before the next step starts it anew.
             await self._run(command, shell)
-            await self._gone(argv[-1])
+            if not await self._gone(argv[-1]):
+                return web.json_response({"message": f"{shlex.join(argv)}: it does not end"}, status=500)
         else:
             await self._call("launch", {"command": argv}, 30.0)
             await self._rest(_START_CPU_S)
@@ -276,10 +278,13 @@ class Routes:
         rows = [line.split(None, 3) for line in done["stdout"].splitlines()]
         return {row[0]: row[3] if len(row) > 3 else "" for row in rows}
 
-    async def _gone(self, name: str) -> None:
-        end = time.monotonic() + 15
-        while time.monotonic() < end and (await self._run(["pgrep", name], False))["exit_code"] == 0:
+    async def _gone(self, name: str) -> bool:
+        end = time.monotonic() + _END_TIMEOUT_S
+        while (await self._run(["pgrep", name], False))["exit_code"] == 0:
+            if time.monotonic() > end:
+                return False
             await asyncio.sleep(_LOOK_S)
+        return True
 
     async def _verified(self, wanted: Mapping[str, Any]) -> bool:
         if "window_exists" in wanted:

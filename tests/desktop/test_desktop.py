@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 from xml.etree import ElementTree
 
@@ -77,6 +78,18 @@ def test_it_forks_with_each_application_open(desktop: Any, command: str, title: 
         assert pids(branch) == pids(desktop) != set()
     finally:
         branch.close()
+
+
+def test_the_browser_ends_in_order_by_the_name_of_chrome_s_processes(desktop: Any) -> None:
+    desktop.call("launch", {"command": ["google-chrome", "about:blank"]})
+    wait_window(desktop, "Chromium")
+    names = run(desktop, "cat $(pgrep -f ^/usr/lib/chromium/ | sed 's|.*|/proc/&/comm|')").split()
+    assert set(names) <= {"chrome", "chrome_crashpad"}
+    run(desktop, "pkill chrome; pidwait chrome || true")
+    assert "Chromium" not in run(desktop, "wmctrl -l")
+    # What it would have saved seconds later is on the disk.
+    profile = json.loads(run(desktop, "cat ~/.config/google-chrome/Default/Preferences"))
+    assert profile["profile"]["exit_type"] == "SessionEnded"
 
 
 def test_a_spreadsheet_s_tree_has_the_cells_in_view_and_is_read_at_once(desktop: Any) -> None:
