@@ -28,6 +28,7 @@ from bunshin_gym.errors import BunshinError, UsageError
 __all__ = ["Element", "ScriptError", "actions_of", "elements", "load_solution", "perform"]
 
 _LOOKS: Final = 60
+_COMMAND_LOOKS: Final = 900
 _TRIES: Final = 3
 _PAUSE: Final = {"name": "wait", "args": {"seconds": 0.4}}
 _STATE: Final = "{https://accessibility.ubuntu.example.org/ns/state}"
@@ -157,12 +158,18 @@ def _in_terminal(command: str, look: Any) -> Iterator[Any]:
             if not look()["terminal"]:
                 yield _PAUSE
     yield from _until(lambda: look()["terminal"].rstrip().endswith("$"), {"terminal": command})
+    before = look()["terminal"]
     yield f"pyautogui.write({command!r})\npyautogui.press('enter')"
-    yield from _until(lambda: look()["terminal"].rstrip().endswith("$"), {"terminal": command})
+    # A command may do nothing but wait: it is no rest of the desktop that ends it, only the next prompt.
+    yield from _until(
+        lambda: look()["terminal"] != before and look()["terminal"].rstrip().endswith("$"),
+        {"terminal": command},
+        looks=_COMMAND_LOOKS,
+    )
 
 
-def _until(condition: Any, step: Any) -> Iterator[Any]:
-    for _ in range(_LOOKS):
+def _until(condition: Any, step: Any, *, looks: int = _LOOKS) -> Iterator[Any]:
+    for _ in range(looks):
         if condition():
             return
         yield _PAUSE
@@ -180,4 +187,6 @@ def _match(step: Mapping[str, Any], seen: Mapping[str, Any]) -> Element | None:
 
 
 def _has_window(wanted: str, seen: Mapping[str, Any]) -> bool:
-    return any(wanted in e.name for e in elements(seen["accessibility_tree"]) if e.role in _WINDOWS)
+    """Whether such a window is on the screen: one that is about to come is a point, and its elements are elsewhere."""
+    windows = (e for e in elements(seen["accessibility_tree"]) if e.role in _WINDOWS and e.width > 1)
+    return any(wanted in window.name for window in windows)
