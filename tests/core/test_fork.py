@@ -353,6 +353,20 @@ def test_all_names_of_a_changed_lower_file_follow(start: Start, engine: str) -> 
             assert sh(grandchild, look) == sh(branch, look)
 
 
+def test_a_directory_of_before_the_fork_is_moved_by_copying(start: Start, engine: str) -> None:
+    """`rename` of it says EXDEV in a branch, as overlays do of what lies in a layer; `mv` copies then."""
+    source = start()
+    sh(source, "mkdir -p /tmp/old/sub; echo hello > /tmp/old/sub/file")
+    (branch,) = source.fork(1, engine=engine)
+    with branch:
+        sh(branch, "mv /tmp/old /tmp/new")
+        (grandchild,) = branch.fork(1, engine=engine)
+        with grandchild:
+            for moved in (branch, grandchild):
+                assert sh(moved, "cat /tmp/new/sub/file; ls /tmp/old 2>/dev/null || echo gone") == "hello\ngone"
+    assert sh(source, "mv /tmp/old /tmp/other; cat /tmp/other/sub/file") == "hello"
+
+
 # ---- depth and width --------------------------------------------------------------
 
 
