@@ -57,6 +57,7 @@ _DRAWING = quiet.Threads(
     }
 )
 _DRAWING_CPU_S = 0.2
+_FRAMES = 6
 
 
 class Drawing:
@@ -97,10 +98,10 @@ async def _take(screen: Screen, session: CDPSession) -> dict[str, Any]:
     """A picture begun before a whole frame in which nothing was drawn and the page did nothing, and after which none of
     what draws ran for a moment.
 
-    A page that is drawn without end is left alone after some time.
+    A page that goes on and on is left alone after some frames.
     """
     still: quiet.Stillness | None = None
-    while still is None or not still.spent():
+    for _ in range(_FRAMES):
         frame = asyncio.create_task(_next_frame(session))
         drawn: asyncio.Task[None] | None = None
         try:
