@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 
 #include "base/cleanup.h"
@@ -145,8 +146,18 @@ static void note_peer(void *context, unsigned long inode, unsigned long peer)
 
 struct outside {
 	const struct bsh_ends *ends;
-	pid_t pid;
+	pid_t member, pid;
 };
+
+/* A process that was started after all were listed is no outsider. */
+static bool is_inside(const struct outside *outside)
+{
+	auto_free char *ours = bsh_format("/proc/%d/ns/pid", outside->member);
+	auto_free char *theirs = bsh_format("/proc/%d/ns/pid", outside->pid);
+	struct stat a, b;
+
+	return stat(ours, &a) == 0 && stat(theirs, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
 
 static int check_outsider(void *context, const struct bsh_open_file *file, struct bsh_error *err)
 {
@@ -158,7 +169,7 @@ static int check_outsider(void *context, const struct bsh_open_file *file, struc
 	if (!inode)
 		inode = bsh_link_inode(file->link, "socket");
 	for (size_t i = 0; inode && i < outside->ends->n_missing; i++) {
-		if (outside->ends->missing[i].inode != inode)
+		if (outside->ends->missing[i].inode != inode || is_inside(outside))
 			continue;
 		bsh_proc_stat_read(outside->pid, &stat, NULL);
 		snprintf(what, sizeof(what), "the other end is outside of the workspace, in process %s, pid %d fd %d",
@@ -184,7 +195,7 @@ static int search_outside(const struct bsh_ends *ends, const pid_t *pids, size_t
 	if (!dir)
 		return bsh_fail(err, errno, "open /proc");
 	while ((item = readdir(dir))) {
-		struct outside outside = {.ends = ends, .pid = atoi(item->d_name)};
+		struct outside outside = {.ends = ends, .member = pids[0], .pid = atoi(item->d_name)};
 		int rc;
 
 		if (outside.pid <= 0 || is_member(pids, n_pids, outside.pid))
