@@ -50,6 +50,8 @@ bool bunshin_pool_main(int argc, char **argv, int *ret_exit);
 bool bunshin_recording(void);
 /* Dump: waits until the source is frozen and may be seized. */
 int bunshin_record_start(void);
+/* Dump: a process of the frozen source is ending and cannot be stopped yet; false: not here. */
+bool bunshin_wait_for_ends(unsigned long attempt);
 /* Dump: all threads of the source are stopped. */
 void bunshin_record_stopped(void);
 /* Dump: a task's smaps, or what serves as such. */

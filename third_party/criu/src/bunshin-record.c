@@ -213,6 +213,17 @@ int bunshin_record_start(void)
 	return 0;
 }
 
+/* A millisecond at first, then ever longer, until CRIU gives up after ten seconds. */
+bool bunshin_wait_for_ends(unsigned long attempt)
+{
+	struct timespec nap = { .tv_nsec = min_t(unsigned long, 1 + attempt * attempt / 4, 999) * 1000000 };
+
+	if (!rec.recording)
+		return false;
+	nanosleep(&nap, NULL);
+	return true;
+}
+
 void bunshin_record_stopped(void)
 {
 	if (rec.recording)
