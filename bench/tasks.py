@@ -6,10 +6,10 @@
     python bench/tasks.py --no-peer        without BrowserGym
     python bench/tasks.py --solve all      every scripted solution, not the first of each template
 
-`step_overhead_ms` is what a step costs beside its action where a page of 1280x720 is scrolled and its picture taken: an
-observation with a screenshot, without the accessibility tree. `step_overhead_with_tree_ms` is the same with the tree, as
-envs have it by default. `step_overhead_still_ms` and `step_overhead_still_with_tree_ms` are those of a step that changes
-nothing on the screen, so that no picture is taken.
+`step_overhead_ms` is what a step costs beside its action where a page of 1280x720 is scrolled and its picture taken:
+an observation with a screenshot, without the accessibility tree. `step_overhead_with_tree_ms` is the same with the
+tree, as envs have it by default. `step_overhead_still_ms` and `step_overhead_still_with_tree_ms` are those of a step
+that changes nothing on the screen, so that no picture is taken.
 
 BrowserGym (MiniWoB) needs Chromium (apt-get install chromium) and gets an environment of its own; see bench/vector.py.
 """
