@@ -92,4 +92,36 @@ static int bunshin_move(struct task_restore_args *args, bool mapped)
 	return 0;
 }
 
+/* Once all is mapped. Mappings may have a key that has been freed meanwhile. */
+static int bunshin_guard(struct task_restore_args *args)
+{
+	unsigned int wanted = args->mm.bunshin_pkeys, have = 1, i;
+	long key = 0;
+
+	for (i = 0; i < args->vmas_n; i++)
+		wanted |= 1u << args->vmas[i].bunshin_pkey;
+	wanted &= ~1u;
+	while (wanted & ~have) {
+		key = sys_pkey_alloc(0, 0);
+		if (key < 0) {
+			pr_err("Can't allocate protection keys %x: %ld\n", wanted & ~have, key);
+			return -1;
+		}
+		have |= 1u << key;
+	}
+	for (i = 0; i < args->vmas_n; i++) {
+		VmaEntry *vma = &args->vmas[i];
+
+		if (vma->bunshin_pkey &&
+		    sys_pkey_mprotect(vma->start, vma->end - vma->start, vma->prot, vma->bunshin_pkey)) {
+			pr_err("Can't give protection key %u to %lx\n", vma->bunshin_pkey, (unsigned long)vma->start);
+			return -1;
+		}
+	}
+	for (i = 1; i < 32; i++)
+		if (have & ~args->mm.bunshin_pkeys & 1u << i)
+			sys_pkey_free(i);
+	return 0;
+}
+
 #endif

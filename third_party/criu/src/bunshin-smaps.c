@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * smaps is slow, since the kernel walks all page tables for its sums; of all it says a dump
- * needs the VmFlags line, which maps has not. So smaps is read while the source still runs,
+ * needs the VmFlags line and the protection key, which maps has not. So smaps is read while the source still runs,
  * and maps once it is frozen: a mapping whose line has not changed has kept its flags.
- * (But for an madvise() on exactly one whole mapping in the milliseconds between.)
+ * (But for an madvise() or a protection key on exactly one whole mapping in the milliseconds between.)
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -36,7 +36,7 @@ struct line {
 	uint32_t flags, dev_major, dev_minor;
 };
 
-/* For each mapping "line\nVmFlags...\n", in order; the lines alone, and as numbers; all as CRIU has it. */
+/* For each mapping "line\nProtectionKey...\nVmFlags...\n", the key if it has one, in order; the lines alone, and as numbers; all as CRIU has it. */
 struct known {
 	pid_t pid;
 	char *text, *lines;
@@ -108,6 +108,17 @@ static void add(char *to, size_t *len, const char *line, size_t n)
 	*len += n;
 }
 
+static bool has_name(const char *line, size_t n, const char *name)
+{
+	return n > strlen(name) && !memcmp(line, name, strlen(name));
+}
+
+static bool is_of_use(const char *line, size_t n)
+{
+	return has_name(line, n, "VmFlags:") ||
+	       (has_name(line, n, "ProtectionKey:") && atoi(line + strlen("ProtectionKey:")));
+}
+
 /* Keeps the lines of use; they are a small part. */
 static int digest(struct known *k, const char *smaps, size_t len)
 {
@@ -124,7 +135,7 @@ static int digest(struct known *k, const char *smaps, size_t len)
 
 		if (header)
 			add(k->lines, &k->lines_len, at, n);
-		if (header || (n > 8 && !memcmp(at, "VmFlags:", 8)))
+		if (header || is_of_use(at, n))
 			add(k->text, &k->text_len, at, n);
 		at += n;
 	}

@@ -14,6 +14,7 @@ obj-y			+= bunshin-kmod.o
 obj-y			+= bunshin-mapfile.o
 obj-y			+= bunshin-msg.o
 obj-y			+= bunshin-orphan.o
+obj-y			+= bunshin-pkeys.o
 obj-y			+= bunshin-pool.o
 obj-y			+= bunshin-populate.o
 obj-y			+= bunshin-record.o
