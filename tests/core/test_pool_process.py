@@ -147,7 +147,7 @@ def test_branch_killed_while_it_is_made_is_told_at_once(start: Start, engine: st
 # ---- pages that move --------------------------------------------------------------------
 
 MOVER = """
-import ctypes, mmap
+import ctypes, errno, mmap
 madvise = ctypes.CDLL(None, use_errno=True).madvise
 print("moving", flush=True)
 while True:
@@ -156,7 +156,8 @@ while True:
         aligned = -(-ctypes.addressof(first) >> 21) << 21
         ctypes.c_char.from_address(aligned).value = b"x"
         for _ in range(1000):
-            assert madvise(ctypes.c_void_p(aligned), ctypes.c_size_t(2 << 20), 25) == 0, ctypes.get_errno()  # COLLAPSE
+            if madvise(ctypes.c_void_p(aligned), ctypes.c_size_t(2 << 20), 25):  # COLLAPSE
+                assert ctypes.get_errno() in (errno.EAGAIN, errno.EBUSY, errno.ENOMEM), ctypes.get_errno()
             assert madvise(ctypes.c_void_p(aligned + 4096), ctypes.c_size_t(4096), 4) == 0  # DONTNEED: small ones again
         del first
 """
