@@ -50,8 +50,9 @@ enum {
 
 /*
  * Three kinds of refusal. ENOSYS: what no engine can carry into a branch, so that
- * programs fall back (clone3 because a filter cannot see its flags). EPERM: what reaches out of the
- * workspace or makes nested ones. Other architectures' calls would bypass the numbers below.
+ * programs fall back (clone3 because a filter cannot see its flags, process_vm_writev because what it writes can be
+ * missed by who copies memory that is in use). EPERM: what reaches out of the workspace or makes nested ones.
+ * Other architectures' calls would bypass the numbers below.
  */
 static const struct sock_filter filter[] = {
 	LOAD(arch),
@@ -90,6 +91,7 @@ static const struct sock_filter filter[] = {
 	DENY(NR_LANDLOCK_ADD_RULE, ENOSYS),
 	DENY(NR_LANDLOCK_RESTRICT_SELF, ENOSYS),
 	DENY(NR_MEMFD_SECRET, ENOSYS),
+	DENY(SYS_process_vm_writev, ENOSYS),
 
 	DENY(SYS_mount, EPERM),
 	DENY(SYS_umount2, EPERM),
