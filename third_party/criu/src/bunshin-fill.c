@@ -57,6 +57,7 @@ struct walk {
 	bool share; /* what is taken waits in @changed for settle() */
 	struct bunshin_frames theirs, ours;
 	struct bunshin_ranges source; /* private pages of the source */
+	struct bunshin_ranges noted;  /* those whose writes are noted still */
 	struct bunshin_ranges changed;
 	uint64_t resident; /* bytes that the source has in the segment */
 };
@@ -116,7 +117,7 @@ static int take(struct walk *w, const struct bunshin_vma *vma, const struct buns
 		return w->share ? bunshin_ranges_add(&w->changed, start, end) : copy(w, vma, seg, start, end, how);
 	if (bunshin_kmod_ready())
 		return 0;
-	if (w->watched && !is_code(vma) && bunshin_copy_add(w->real, start, to, end - start, how))
+	if (w->watched && bunshin_may_watch(vma) && bunshin_copy_add(w->real, start, to, end - start, how))
 		return -1;
 	return bunshin_populate_add(to, end - start);
 }
@@ -149,8 +150,23 @@ static int settle(struct walk *w, const struct bunshin_vma *vma, const struct bu
 
 enum verdict { DIFFERS, SAME_FRAME, SAME_CONTENT };
 
+/*
+ * A page that was copied from that frame has not been written since. A mapping that the process has moved to or beside
+ * is not watched any more, and its pages keep their bits.
+ */
+static bool is_unwritten(const struct walk *w, const struct bunshin_vma *vma, uint64_t at, uint64_t theirs, uint64_t known)
+{
+	size_t i;
+
+	if (!(theirs & BUNSHIN_UNWRITTEN) || !bunshin_same_frame(theirs, known) || !bunshin_may_watch(vma))
+		return false;
+	i = bunshin_ranges_find(&w->noted, at);
+	return i < w->noted.n && w->noted.v[i].start <= at;
+}
+
 /* Whether the pool's page for the source's at @at is the same as that, or as good as. */
-static int compare_page(struct walk *w, const struct bunshin_seg *seg, uint64_t at, uint64_t theirs, enum verdict *ret)
+static int compare_page(struct walk *w, const struct bunshin_vma *vma, const struct bunshin_seg *seg, uint64_t at,
+			uint64_t theirs, enum verdict *ret)
 {
 	uint64_t shift = (uint64_t)seg->addr - seg->start, ours = 0, known = 0;
 
@@ -160,7 +176,7 @@ static int compare_page(struct walk *w, const struct bunshin_seg *seg, uint64_t 
 	if (!w->ahead)
 		known = bunshin_known_at(&w->task->known, at);
 	if (known & BUNSHIN_COPIED) {
-		if (theirs & BUNSHIN_UNWRITTEN && bunshin_same_frame(theirs, known))
+		if (is_unwritten(w, vma, at, theirs, known))
 			*ret = SAME_CONTENT;
 		return 0;
 	}
@@ -182,7 +198,7 @@ static int keep_known(struct walk *w, const struct bunshin_vma *vma, uint64_t at
 
 	if (verdict == SAME_FRAME)
 		entry = theirs;
-	else if (w->watched && !is_code(vma) && theirs & BUNSHIN_UNWRITTEN && theirs & PME_PRESENT)
+	else if (w->watched && bunshin_may_watch(vma) && theirs & BUNSHIN_UNWRITTEN && theirs & PME_PRESENT)
 		entry = theirs | BUNSHIN_COPIED;
 	return bunshin_known_add(&w->task->known, at, entry);
 }
@@ -209,7 +225,7 @@ static int compare_range(struct walk *w, const struct bunshin_vma *vma, const st
 		enum verdict verdict;
 		uint64_t theirs;
 
-		if (bunshin_frame_at(&w->theirs, at, vma->end, &theirs) || compare_page(w, seg, at, theirs, &verdict) ||
+		if (bunshin_frame_at(&w->theirs, at, vma->end, &theirs) || compare_page(w, vma, seg, at, theirs, &verdict) ||
 		    (w->ahead && keep_known(w, vma, at, theirs, verdict)))
 			return -1;
 		if (!verdict && bunshin_sharing_of(theirs) == how)
@@ -385,7 +401,7 @@ static int keep_sealed(struct bunshin_task *task, const struct bunshin_vma *vmas
 static int walk_task(struct walk *w, pid_t vpid, struct bunshin_vma *vmas, size_t n)
 {
 	w->watched = w->ahead && !bunshin_kmod_ready() && bunshin_watch(w->real, w->theirs.fd, vmas, n);
-	if (bunshin_scan_vmas(w->theirs.fd, vmas, n, w->ahead, &w->source))
+	if (bunshin_scan_vmas(w->theirs.fd, vmas, n, w->ahead, &w->source, &w->noted))
 		return -1;
 	/* First, since a browser reserves terabytes that it never touches: no room is needed for those. */
 	mark_empty(w, vmas, n);
@@ -413,6 +429,26 @@ static int walk_task(struct walk *w, pid_t vpid, struct bunshin_vma *vmas, size_
 	return 0;
 }
 
+/* Of the process whose pagemap was opened: it has ended, or runs another program. */
+static bool is_gone(int pagemap_fd)
+{
+	uint64_t entry;
+
+	return pread(pagemap_fd, &entry, sizeof(entry), 0) <= 0;
+}
+
+/* Ahead: the frozen walk is what counts, and the sweep forgets what has ended. */
+static void pass_over(pid_t vpid)
+{
+	struct bunshin_task *task = bunshin_task_find(vpid);
+
+	bunshin_copy_drop();
+	if (!task)
+		return;
+	bunshin_task_drop(task);
+	bunshin_task_forget_ahead(task);
+}
+
 int bunshin_fill_task(pid_t vpid, pid_t real, bool ahead, struct bunshin_vma *vmas, size_t n)
 {
 	struct walk *w = xzalloc(sizeof(*w));
@@ -426,30 +462,19 @@ int bunshin_fill_task(pid_t vpid, pid_t real, bool ahead, struct bunshin_vma *vm
 	w->ours.fd = bunshin_open_pagemap(getpid());
 	if (w->theirs.fd >= 0 && w->ours.fd >= 0)
 		ret = walk_task(w, vpid, vmas, n);
+	if (ret && ahead && is_gone(w->theirs.fd)) {
+		pass_over(vpid);
+		ret = 0;
+	}
 	if (w->theirs.fd >= 0)
 		close(w->theirs.fd);
 	if (w->ours.fd >= 0)
 		close(w->ours.fd);
 	bunshin_ranges_free(&w->source);
+	bunshin_ranges_free(&w->noted);
 	bunshin_ranges_free(&w->changed);
 	xfree(w);
 	return ret;
-}
-
-/* Then it has no mappings. */
-static bool has_ended(pid_t real)
-{
-	char path[64], first;
-	ssize_t got = -1;
-	int fd;
-
-	snprintf(path, sizeof(path), "/proc/%d/maps", real);
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (fd >= 0) {
-		got = read(fd, &first, 1);
-		close(fd);
-	}
-	return got <= 0;
 }
 
 int bunshin_fill_ahead(pid_t root)
@@ -475,15 +500,6 @@ int bunshin_fill_ahead(pid_t root)
 		if (n)
 			ret = bunshin_fill_task(pids[i].vpid, pids[i].real, true, vmas, n);
 		xfree(vmas);
-		/* The next sweep forgets it altogether. */
-		if (ret && has_ended(pids[i].real)) {
-			struct bunshin_task *task = bunshin_task_find(pids[i].vpid);
-
-			bunshin_copy_drop();
-			if (task)
-				bunshin_task_drop(task);
-			ret = 0;
-		}
 	}
 	xfree(pids);
 	return ret;

@@ -236,9 +236,12 @@ int bunshin_ranges_push(struct bunshin_ranges *ranges, uint64_t start, uint64_t 
 int bunshin_ranges_add(struct bunshin_ranges *ranges, uint64_t start, uint64_t end);
 /* Private pages (resident or swapped out, not zero pages, not guards) between two addresses, in order. */
 int bunshin_scan(int pagemap_fd, uint64_t start, uint64_t end, struct bunshin_ranges *ret_ranges);
-/* The same in a process's mappings that have a kind; @all: also in those that are sealed. */
+/*
+ * The same in a process's mappings that have a kind; @all: also in those that are sealed. *ret_watched: those of them
+ * that are in mappings whose writes are noted now.
+ */
 int bunshin_scan_vmas(int pagemap_fd, const struct bunshin_vma *vmas, size_t n, bool all,
-		      struct bunshin_ranges *ret_ranges);
+		      struct bunshin_ranges *ret_ranges, struct bunshin_ranges *ret_watched);
 /* The VMAs of a running process, as far as its smaps tell; lines of no use may be missing. */
 int bunshin_parse_vmas(const char *smaps, size_t size, struct bunshin_vma **ret_vmas, size_t *ret_n);
 /*

@@ -79,7 +79,8 @@ size_t bunshin_ranges_find(const struct bunshin_ranges *ranges, uint64_t addr)
 }
 
 /* @anon: there is no file, so no page need be asked whether it is one's; that takes most of the time. */
-static int scan_by_ioctl(int fd, uint64_t start, uint64_t end, bool anon, struct bunshin_ranges *ranges)
+static int scan_by_ioctl(int fd, uint64_t start, uint64_t end, bool anon, struct bunshin_ranges *ranges,
+			 struct bunshin_ranges *watched)
 {
 	uint64_t not = anon ? PAGE_IS_PFNZERO : PAGE_IS_FILE | PAGE_IS_PFNZERO;
 	static struct page_region regions[SCAN_REGIONS];
@@ -92,7 +93,7 @@ static int scan_by_ioctl(int fd, uint64_t start, uint64_t end, bool anon, struct
 		.category_mask = not,
 		.category_inverted = not,
 		.category_anyof_mask = PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
-		.return_mask = PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
+		.return_mask = PAGE_IS_PRESENT | PAGE_IS_SWAPPED | PAGE_IS_WPALLOWED,
 	};
 
 	/* Guards read as swapped entries; kernels that have them can tell them apart. */
@@ -108,7 +109,9 @@ static int scan_by_ioctl(int fd, uint64_t start, uint64_t end, bool anon, struct
 			return -1;
 		}
 		for (i = 0; i < n; i++)
-			if (bunshin_ranges_add(ranges, regions[i].start, regions[i].end))
+			if (bunshin_ranges_add(ranges, regions[i].start, regions[i].end) ||
+			    (watched && regions[i].categories & PAGE_IS_WPALLOWED &&
+			     bunshin_ranges_add(watched, regions[i].start, regions[i].end)))
 				return -1;
 		/*
 		 * walk_end is where the kernel last had to empty its own buffer, which need not be
@@ -142,21 +145,22 @@ static int scan_by_read(int fd, uint64_t start, uint64_t end, struct bunshin_ran
 	return 0;
 }
 
-static int scan(int fd, uint64_t start, uint64_t end, bool anon, struct bunshin_ranges *ranges)
+static int scan(int fd, uint64_t start, uint64_t end, bool anon, struct bunshin_ranges *ranges,
+		struct bunshin_ranges *watched)
 {
 	/* [vsyscall] lies above. */
 	end = min_t(uint64_t, end, kdat.task_size);
 	if (start >= end)
 		return 0;
 	if (kdat.has_pagemap_scan)
-		return scan_by_ioctl(fd, start, end, anon, ranges);
+		return scan_by_ioctl(fd, start, end, anon, ranges, watched);
 	return scan_by_read(fd, start, end, ranges);
 }
 
 int bunshin_scan(int pagemap_fd, uint64_t start, uint64_t end, struct bunshin_ranges *ret_ranges)
 {
 	ret_ranges->n = 0;
-	return scan(pagemap_fd, start, end, false, ret_ranges);
+	return scan(pagemap_fd, start, end, false, ret_ranges, NULL);
 }
 
 /*
@@ -178,11 +182,12 @@ static bool worth_a_scan(const struct bunshin_vma *vma, bool all)
 	return vma->kind && (all || !vma->sealed) && (kdat.has_pagemap_scan || !is_reservation(vma));
 }
 
-int bunshin_scan_vmas(int pagemap_fd, const struct bunshin_vma *vmas, size_t n, bool all, struct bunshin_ranges *ret_ranges)
+int bunshin_scan_vmas(int pagemap_fd, const struct bunshin_vma *vmas, size_t n, bool all, struct bunshin_ranges *ret_ranges,
+		      struct bunshin_ranges *ret_watched)
 {
 	size_t i, first;
 
-	ret_ranges->n = 0;
+	ret_ranges->n = ret_watched->n = 0;
 	/* Neighbours of a kind are scanned at a stroke, with what lies between them. */
 	for (i = 0; i < n; i++) {
 		if (!worth_a_scan(&vmas[i], all))
@@ -191,7 +196,8 @@ int bunshin_scan_vmas(int pagemap_fd, const struct bunshin_vma *vmas, size_t n, 
 				is_anon(&vmas[i + 1]) == is_anon(&vmas[first]);
 		     i++)
 			;
-		if (scan(pagemap_fd, vmas[first].start, vmas[i].end, is_anon(&vmas[first]), ret_ranges))
+		if (scan(pagemap_fd, vmas[first].start, vmas[i].end, is_anon(&vmas[first]), ret_ranges,
+			 ret_watched))
 			return -1;
 	}
 	return 0;

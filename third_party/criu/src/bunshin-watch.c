@@ -3,15 +3,17 @@
  * Pages are watched by a userfaultfd that only protects them against writing, which the kernel resolves
  * by itself (UFFD_FEATURE_WP_ASYNC): a write costs one fault and clears a bit of the page's table entry. No
  * other process may make the descriptor for a process, so a thread that waits in a system call is stopped, makes
- * the two calls that we need, and goes on waiting. This is done in a fork, and before anything is frozen.
+ * the calls that we need, and goes on waiting. This is done in a fork, and before anything is frozen.
  *
- * What a device writes by itself, after the kernel looked up the page, clears no bit: processes that read files around
- * the page cache are not watched.
+ * What is written by way of the page itself, which was looked up before it was protected, clears no bit. Devices do so:
+ * processes that read files around the page cache are not watched. Other processes do so: by /proc/PID/mem and ptrace, under
+ * a lock that is waited for; by process_vm_writev(), under none, which a workspace's filter therefore has not.
  */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,6 +36,7 @@
 #include "bunshin-watch.h"
 #include "kerndat.h"
 #include "log.h"
+#include "page.h"
 #include "pagemap_scan.h"
 #include "util.h"
 #include "xmalloc.h"
@@ -50,6 +53,13 @@
 #endif
 #ifndef UFFD_FEATURE_WP_ASYNC
 #define UFFD_FEATURE_WP_ASYNC (1 << 15)
+#endif
+#ifndef UFFDIO_WRITEPROTECT
+#define UFFDIO_WRITEPROTECT _IOWR(UFFDIO, 0x06, struct uffdio_writeprotect)
+struct uffdio_writeprotect {
+	struct uffdio_range range;
+	uint64_t mode;
+};
 #endif
 #ifndef UFFD_USER_MODE_ONLY
 #define UFFD_USER_MODE_ONLY 1
@@ -73,11 +83,13 @@ static bool joined = true;
 
 #define STOP_PATIENCE_US 20000
 #define SYSCALL_STOP (SIGTRAP | 0x80)
+#define CLONE_STOP (SIGTRAP | PTRACE_EVENT_CLONE << 8)
 #define EVENT_STOP (SIGTRAP | PTRACE_EVENT_STOP << 8)
 #define SYSCALL_LENGTH 2
 #define SYSCALL_CODE 0x050f
 #define KERNEL_SIGSET_SIZE 8
 #define ENDED 0
+#define OPTIONS (PTRACE_O_TRACESYSGOOD | PTRACE_O_TRACECLONE | PTRACE_O_SUSPEND_SECCOMP)
 
 /* ---- in the fork: threads make calls for us ---- */
 
@@ -86,6 +98,7 @@ static bool must_end;
 /* A stopped thread, and what it shall go on with. */
 struct stopped {
 	pid_t tid;
+	pid_t child; /* that it has made; 0: none */
 	user_regs_struct_t regs;
 	uint64_t blocked;
 };
@@ -151,7 +164,8 @@ static bool stop(pid_t tid, struct stopped *ret)
 	int how;
 
 	ret->tid = tid;
-	if (ptrace(PTRACE_SEIZE, tid, 0, PTRACE_O_TRACESYSGOOD | PTRACE_O_SUSPEND_SECCOMP))
+	ret->child = 0;
+	if (ptrace(PTRACE_SEIZE, tid, 0, OPTIONS))
 		return false;
 	ptrace(PTRACE_INTERRUPT, tid, 0, 0);
 	how = next_stop(tid);
@@ -163,35 +177,69 @@ static bool stop(pid_t tid, struct stopped *ret)
 	return false;
 }
 
+/* Where a call has ended; what it has made is noted. */
+static int next_end(struct stopped *s)
+{
+	unsigned long child;
+	int how = next_stop(s->tid);
+
+	if (how != CLONE_STOP || ptrace(PTRACE_GETEVENTMSG, s->tid, 0, &child))
+		return how;
+	s->child = child;
+	return ptrace(PTRACE_SYSCALL, s->tid, 0, 0) ? -1 : next_stop(s->tid);
+}
+
 /* The thread makes a system call that does not wait. */
-static long call(struct stopped *s, long nr, long arg)
+static long call(struct stopped *s, long nr, long first, long second, long third)
 {
 	user_regs_struct_t regs = s->regs;
 
 	regs.native.ip -= SYSCALL_LENGTH;
 	regs.native.orig_ax = -1;
 	regs.native.ax = nr;
-	regs.native.di = arg;
+	regs.native.di = first;
+	regs.native.si = second;
+	regs.native.dx = third;
+	regs.native.r10 = 0;
 	if (set_regs(s->tid, &regs) || ptrace(PTRACE_SYSCALL, s->tid, 0, 0) || next_stop(s->tid) != SYSCALL_STOP ||
-	    ptrace(PTRACE_SYSCALL, s->tid, 0, 0) || next_stop(s->tid) != SYSCALL_STOP || get_regs(s->tid, &regs))
+	    ptrace(PTRACE_SYSCALL, s->tid, 0, 0) || next_end(s) != SYSCALL_STOP || get_regs(s->tid, &regs))
 		return -1;
 	return regs.native.ax;
 }
 
-/* A copy of the thread's descriptor, which it does not keep. */
-static int borrow(struct stopped *s, pid_t real)
+/* A copy of the descriptor that a stopped process of one thread makes. */
+static int borrow_from(struct stopped *s)
 {
-	long theirs = call(s, __NR_userfaultfd, O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY);
-	int pidfd, ours = -1;
+	long theirs = call(s, __NR_userfaultfd, O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY, 0, 0);
+	int pidfd = theirs < 0 ? -1 : syscall(__NR_pidfd_open, s->tid, 0), ours;
 
-	if (theirs < 0)
+	if (pidfd < 0)
 		return -1;
-	pidfd = syscall(__NR_pidfd_open, real, 0);
-	if (pidfd >= 0) {
-		ours = syscall(__NR_pidfd_getfd, pidfd, theirs, 0);
-		close(pidfd);
-	}
-	call(s, __NR_close, theirs);
+	ours = syscall(__NR_pidfd_getfd, pidfd, theirs, 0);
+	close(pidfd);
+	return ours;
+}
+
+/*
+ * A descriptor for the thread's process. Not one of its own, which other threads could hand on by fork(), or close, or get in the
+ * place of another: a child makes it that shares nothing but the memory. Nobody is told of the child's end.
+ */
+static int borrow(struct stopped *s)
+{
+	long inner = call(s, __NR_clone, CLONE_VM, 0, 0);
+	struct stopped child = *s;
+	int ours = -1;
+
+	if (!s->child)
+		return -1;
+	child.tid = s->child;
+	/* It must not run by itself, should we end. */
+	if (next_stop(child.tid) == EVENT_STOP && !ptrace(PTRACE_SETOPTIONS, child.tid, 0, OPTIONS | PTRACE_O_EXITKILL))
+		ours = borrow_from(&child);
+	kill(child.tid, SIGKILL);
+	while (next_stop(child.tid) > 0)
+		;
+	call(s, __NR_wait4, inner, 0, __WALL | WNOHANG);
 	return ours;
 }
 
@@ -279,7 +327,7 @@ static void visit(pid_t real, int socket)
 	limit_waiting(0);
 	if (!stopped)
 		return;
-	fd = borrow(&s, real);
+	fd = borrow(&s);
 	let_go(&s);
 	/* Ours stays open: who closes the last one takes the protection off, page by page. The pool has better to do. */
 	if (fd >= 0)
@@ -417,22 +465,42 @@ void bunshin_watch_end(void)
 	joined = true;
 }
 
-/* Neither code, which the dump pokes into, nor what has pages of its own only by other means. */
-static bool may_watch(const struct bunshin_vma *vma)
+/*
+ * Neither code, which the dump pokes into, nor what has pages of its own only by other means. And of files only what
+ * nobody may write to: where a page of one's own was given back, the kernel keeps a mark for it, and the first of the two faults that a
+ * write then takes makes a page that is marked as unwritten, as like as not in the very frame.
+ */
+bool bunshin_may_watch(const struct bunshin_vma *vma)
 {
 	if (vma->whole || vma->sealed)
 		return false;
-	return vma->kind == BUNSHIN_WHOLE || (vma->kind == BUNSHIN_RUN && !(vma->prot & PROT_EXEC));
+	return vma->kind == BUNSHIN_WHOLE || (vma->kind == BUNSHIN_RUN && !(vma->prot & (PROT_EXEC | PROT_WRITE)));
 }
 
+/*
+ * Waits for whoever looked up a page before to write to it from outside. What must be asked for is that a range be watched no
+ * more, and one that has nothing will do.
+ */
+static void wait_for_writers(int uffd)
+{
+	struct uffdio_range last = { .start = kdat.task_size - PAGE_SIZE, .len = PAGE_SIZE };
+
+	ioctl(uffd, UFFDIO_UNREGISTER, &last);
+}
+
+/* Also cleans up: pages can have bits of an earlier watch, see is_unwritten(), and would be taken for protected. */
 static bool enroll(int uffd, uint64_t start, uint64_t end)
 {
-	struct uffdio_register reg = {
-		.range = { .start = start, .len = end - start },
-		.mode = UFFDIO_REGISTER_MODE_WP,
-	};
+	struct uffdio_range range = { .start = start, .len = end - start };
+	struct uffdio_register reg = { .range = range, .mode = UFFDIO_REGISTER_MODE_WP };
+	struct uffdio_writeprotect none = { .range = range };
 
-	return !ioctl(uffd, UFFDIO_REGISTER, &reg);
+	if (ioctl(uffd, UFFDIO_REGISTER, &reg))
+		return false;
+	if (!ioctl(uffd, UFFDIO_WRITEPROTECT, &none))
+		return true;
+	ioctl(uffd, UFFDIO_UNREGISTER, &range);
+	return false;
 }
 
 /*
@@ -517,14 +585,15 @@ bool bunshin_watch(pid_t real, int pagemap_fd, const struct bunshin_vma *vmas, s
 			return false;
 	for (i = 0; i < n; i = last + 1) {
 		last = i;
-		if (!may_watch(&vmas[i]))
+		if (!bunshin_may_watch(&vmas[i]))
 			continue;
 		/* Neighbours at a stroke; what the kernel does not want to watch goes by itself. */
 		while (last + 1 < n && vmas[last + 1].start == vmas[last].end && vmas[last + 1].kind == vmas[i].kind &&
-		       may_watch(&vmas[last + 1]))
+		       bunshin_may_watch(&vmas[last + 1]))
 			last++;
 		if (enroll(uffd, vmas[i].start, vmas[last].end))
 			protect(pagemap_fd, vmas[i].start, vmas[last].end, vmas[i].kind == BUNSHIN_WHOLE);
 	}
+	wait_for_writers(uffd);
 	return !reads_directly(real);
 }

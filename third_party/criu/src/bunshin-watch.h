@@ -19,6 +19,8 @@ struct bunshin_vma;
 int bunshin_watch_start(pid_t root, const char *freezer);
 /* Waits until it has done so, if there is one. */
 void bunshin_watch_join(void);
+/* Whether what the kernel says of its pages can be true. */
+bool bunshin_may_watch(const struct bunshin_vma *vma);
 /* Private pages that the process has now are watched. False: not; nothing is amiss. */
 bool bunshin_watch(pid_t real, int pagemap_fd, const struct bunshin_vma *vmas, size_t n);
 /* No page is watched any more. */
