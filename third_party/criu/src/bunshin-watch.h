@@ -15,7 +15,7 @@ struct bunshin_vma;
 /* In an entry of /proc/PID/pagemap: the page has not been written since it was watched. */
 #define BUNSHIN_UNWRITTEN (1ull << 57)
 
-/* Starts a fork of the pool that stops a thread of each process below the root for some ten microseconds. */
+/* Starts a fork of the pool that stops a thread of each process below the root for a moment. */
 int bunshin_watch_start(pid_t root, const char *freezer);
 /* Waits until it has done so, if there is one. */
 void bunshin_watch_join(void);
