@@ -17,8 +17,9 @@
 #include "base/text.h"
 #include "host/copy.h"
 #include "layer.h"
+#include "marks.h"
 
-/* ---- which files of a layer have several names ---------------------------------- */
+/* ---- which files of a layer have several names, and which directories were renamed ---- */
 
 struct name {
 	ino_t ino;
@@ -36,6 +37,7 @@ struct layer_names {
 	struct timespec mtime;
 	struct name *names; /* sorted by inode */
 	size_t n;
+	struct bsh_redirects redirects;
 	struct layer_names *next;
 };
 
@@ -43,10 +45,20 @@ static struct layer_names *known_layers;
 static pthread_mutex_t known_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct layer_names *filling; /* for nftw, which takes no context; under the lock */
 
+static void note_redirect(const char *path)
+{
+	auto_close int dir = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	auto_marks struct bsh_marks marks = {0};
+
+	if (dir >= 0 && bsh_marks_read(dir, &marks, NULL) == 0 && marks.redirect)
+		bsh_redirects_add(&filling->redirects, path + strlen(filling->layer) + 1, marks.redirect);
+}
+
 static int note_name(const char *path, const struct stat *st, int type, struct FTW *where)
 {
 	(void)type;
-	(void)where;
+	if (S_ISDIR(st->st_mode) && where->level)
+		note_redirect(path);
 	if (S_ISDIR(st->st_mode) || st->st_nlink < 2 || bsh_copy_is_whiteout(st))
 		return 0;
 	if ((filling->n & (filling->n + 1)) == 0) {
@@ -208,6 +220,7 @@ struct adding {
 	const struct bsh_alias_source *source;
 	struct bsh_layer_job *job;
 	int root_fd, layer_fd;
+	struct bsh_redirects redirects; /* of the upper directory */
 };
 
 /* Makes the directories above path in the layer, as they are in the merged tree. */
@@ -272,6 +285,21 @@ static int copy_group(
 	return 0;
 }
 
+/* Where the merged tree has what the number-th lower directory has at path, if it is not hidden. */
+static char *merged_path(const struct adding *adding, size_t number, const char *path)
+{
+	char *shown = bsh_strdup(path);
+
+	while (number-- > 0) {
+		const struct layer_names *above = names_of(adding->source->layers[number]);
+
+		if (above)
+			bsh_redirects_raise(&above->redirects, &shown);
+	}
+	bsh_redirects_raise(&adding->redirects, &shown);
+	return shown;
+}
+
 /* Is path, in the merged tree, still a name of that file and one that the upper directory lacks? */
 static int is_missing(const struct adding *adding, const struct group *group, const char *path)
 {
@@ -280,6 +308,25 @@ static int is_missing(const struct adding *adding, const struct group *group, co
 	if (fstatat(adding->root_fd, path, &st, AT_SYMLINK_NOFOLLOW) < 0 || st.st_ino != group->lower)
 		return 0;
 	return !bsh_layer_has_upper(adding->job, path);
+}
+
+/* first is the one that the layer has already, or becomes this one. */
+static int add_name(const struct adding *adding, int index_fd, const struct group *group, const char *path,
+	char **first, struct bsh_error *err)
+{
+	int rc = make_parents(adding, path, err);
+
+	if (rc == 0)
+		rc = bsh_remove_tree(adding->layer_fd, path, err);
+	if (rc == 0 && !*first)
+		rc = copy_group(adding, index_fd, group, path, err);
+	else if (rc == 0 && linkat(adding->layer_fd, *first, adding->layer_fd, path, 0) < 0)
+		rc = bsh_fail(err, errno, "link %s in the layer", path);
+	if (rc == 0)
+		rc = restore_times(adding, path, err);
+	if (!*first)
+		*first = bsh_strdup(path);
+	return rc;
 }
 
 static int add_names(void *context, int index_fd, const struct group *group, struct bsh_error *err)
@@ -295,21 +342,13 @@ static int add_names(void *context, int index_fd, const struct group *group, str
 		const struct layer_names *names = names_of(adding->source->layers[i]);
 
 		for (size_t k = 0; names && names->dev == group->dev && rc == 0 && k < names->n; k++) {
-			const char *path = names->names[k].path;
+			auto_free char *path = NULL;
 
-			if (names->names[k].ino != group->lower || !is_missing(adding, group, path))
+			if (names->names[k].ino != group->lower)
 				continue;
-			rc = make_parents(adding, path, err);
-			if (rc == 0)
-				rc = bsh_remove_tree(adding->layer_fd, path, err);
-			if (rc == 0 && !first)
-				rc = copy_group(adding, index_fd, group, path, err);
-			else if (rc == 0 && linkat(adding->layer_fd, first, adding->layer_fd, path, 0) < 0)
-				rc = bsh_fail(err, errno, "link %s in the layer", path);
-			if (rc == 0)
-				rc = restore_times(adding, path, err);
-			if (!first)
-				first = bsh_strdup(path);
+			path = merged_path(adding, i, names->names[k].path);
+			if (is_missing(adding, group, path))
+				rc = add_name(adding, index_fd, group, path, &first, err);
 		}
 	}
 	return rc;
@@ -319,8 +358,12 @@ int bsh_aliases_add(struct bsh_layer_job *job, const struct bsh_alias_source *so
 {
 	auto_close int root_fd = open(source->root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	struct adding adding = {.source = source, .job = job, .root_fd = root_fd, .layer_fd = bsh_layer_fd(job)};
+	int rc;
 
 	if (root_fd < 0)
 		return bsh_fail(err, errno, "open %s", source->root);
-	return visit_groups(source, add_names, &adding, err);
+	bsh_layer_upper_redirects(job, &adding.redirects);
+	rc = visit_groups(source, add_names, &adding, err);
+	bsh_redirects_release(&adding.redirects);
+	return rc;
 }

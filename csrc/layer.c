@@ -6,13 +6,15 @@
 #include <limits.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/xattr.h>
 #include <time.h>
 
 #include "base/cleanup.h"
 #include "base/fs.h"
+#include "base/text.h"
 #include "host/copy.h"
 #include "host/mapped.h"
+#include "links.h"
+#include "marks.h"
 
 /*
  * Times in inodes may be as coarse as a timer tick. A file changed so shortly
@@ -34,7 +36,8 @@ struct entry {
 	off_t size;
 	struct timespec mtime, ctime;
 	unsigned int flags;
-	struct entry **kids; /* sorted by name */
+	struct bsh_marks marks; /* of a directory */
+	struct entry **kids;	/* sorted by name */
 	size_t n_kids;
 };
 
@@ -42,23 +45,17 @@ struct bsh_layer_index {
 	struct entry *root;
 };
 
-/* Where each inode with several names went, so that the layer links them too. */
-struct link_target {
-	ino_t ino;
-	char *path; /* under the layer's directory */
-};
-
 struct bsh_layer_job {
 	int upper_fd, layer_fd;
 	const struct bsh_layer_index *previous;
 	struct entry *ahead; /* what bsh_layer_copy_ahead, or the last freeze, left in the directory */
 	int frozen;
+	bool whole;		/* a redirect has turned up that says nothing in the layers of before */
 	struct timespec looked; /* when this look at the tree began */
 	unsigned long long copied_bytes;
 	ino_t *mapped;
 	size_t n_mapped;
-	struct link_target *links;
-	size_t n_links, links_size; /* a hash table */
+	struct bsh_links links; /* paths are under the layer's directory */
 	size_t path_len;
 	char path[PATH_MAX];
 };
@@ -70,6 +67,7 @@ static void entry_free(struct entry *entry)
 	for (size_t i = 0; i < entry->n_kids; i++)
 		entry_free(entry->kids[i]);
 	free(entry->kids);
+	bsh_marks_release(&entry->marks);
 	free(entry->name);
 	free(entry);
 }
@@ -143,74 +141,15 @@ static int unchanged(const struct entry *then, const struct entry *now)
 	       !((then->flags | now->flags) & ENTRY_MAPPED) && !(then->flags & ENTRY_RACY);
 }
 
-/* A directory stays itself whatever its times say. */
+/* A directory stays itself whatever its times say. Its number alone says little: a new one may get it again. */
 static const struct entry *same_directory(const struct entry *then, const struct entry *now)
 {
-	return then && S_ISDIR(then->mode) && then->ino == now->ino ? then : NULL;
+	return then && S_ISDIR(then->mode) && then->ino == now->ino && bsh_marks_are_same(&then->marks, &now->marks)
+		       ? then
+		       : NULL;
 }
 
 /* ---- names of the same inode ---------------------------------------- */
-
-static size_t link_slot(const struct bsh_layer_job *job, ino_t ino)
-{
-	size_t slot = (size_t)(ino * 0x9e3779b97f4a7c15ULL) & (job->links_size - 1);
-
-	while (job->links[slot].path && job->links[slot].ino != ino)
-		slot = (slot + 1) & (job->links_size - 1);
-	return slot;
-}
-
-const char *bsh_layer_path_of(const struct bsh_layer_job *job, ino_t ino)
-{
-	return job->n_links ? job->links[link_slot(job, ino)].path : NULL;
-}
-
-/* Keeps the table at most half full. */
-static int grow_links(struct bsh_layer_job *job, struct bsh_error *err)
-{
-	struct link_target *old = job->links;
-	size_t old_size = job->links_size;
-
-	if (job->n_links * 2 < job->links_size)
-		return 0;
-	job->links_size = old_size ? old_size * 2 : 64;
-	job->links = calloc(job->links_size, sizeof(*job->links));
-	if (!job->links) {
-		job->links = old;
-		job->links_size = old_size;
-		return bsh_fail(err, ENOMEM, "links of the layer");
-	}
-	for (size_t i = 0; i < old_size; i++)
-		if (old[i].path)
-			job->links[link_slot(job, old[i].ino)] = old[i];
-	free(old);
-	return 0;
-}
-
-static int remember_link(struct bsh_layer_job *job, ino_t ino, struct bsh_error *err)
-{
-	struct link_target *target;
-	int rc = grow_links(job, err);
-
-	if (rc < 0)
-		return rc;
-	target = &job->links[link_slot(job, ino)];
-	target->ino = ino;
-	target->path = strdup(job->path);
-	if (!target->path)
-		return bsh_fail(err, ENOMEM, "links of the layer");
-	job->n_links++;
-	return 0;
-}
-
-static void forget_links(struct bsh_layer_job *job)
-{
-	for (size_t i = 0; i < job->links_size; i++)
-		free(job->links[i].path);
-	free(job->links);
-	job->links = NULL;
-	job->n_links = job->links_size = 0;
-}
 
 /* Makes name a further link of path, if it is not one already. */
 static int relink(struct bsh_layer_job *job, int to_dir, const char *name, const char *path, struct bsh_error *err)
@@ -328,7 +267,7 @@ static int sync_file(struct bsh_layer_job *job, int from_dir, int to_dir, struct
 
 	if (fstatat(from_dir, now->name, &st, AT_SYMLINK_NOFOLLOW) < 0)
 		return errno == ENOENT && !job->frozen ? 0 : bsh_fail(err, errno, "look up %s", job->path);
-	linked = st.st_nlink > 1 && !bsh_copy_is_whiteout(&st) ? bsh_layer_path_of(job, st.st_ino) : NULL;
+	linked = st.st_nlink > 1 && !bsh_copy_is_whiteout(&st) ? bsh_links_find(&job->links, st.st_ino) : NULL;
 	if (linked) {
 		rc = relink(job, to_dir, now->name, linked, err);
 	} else if (ahead && (ahead->flags & ENTRY_COPIED) && unchanged(ahead, now)) {
@@ -342,14 +281,28 @@ static int sync_file(struct bsh_layer_job *job, int from_dir, int to_dir, struct
 		return bsh_context(err, rc, "layer of %s", job->path);
 	now->flags |= ENTRY_COPIED;
 	if (!linked && st.st_nlink > 1 && !bsh_copy_is_whiteout(&st))
-		return remember_link(job, st.st_ino, err);
+		bsh_links_add(&job->links, st.st_ino, job->path);
 	return 0;
 }
 
 static int sync_directory(struct bsh_layer_job *job, int from_dir, int to_dir, struct entry *now,
 	const struct entry *before, const struct entry *ahead, struct bsh_error *err);
 
-/* Makes the directory in the layer; opaque when it replaces another entry of the layers below. */
+/*
+ * Overlay marks new directories opaque. Of one that the layer before has too, that layer says so already; said again,
+ * it would hide what lies there. So it is with a redirect. One that replaces another entry hides that.
+ */
+static int sync_marks(int to, const struct entry *now, const struct entry *before, struct bsh_error *err)
+{
+	const struct bsh_marks *marks = &now->marks;
+
+	if (!before)
+		return 0; /* they were copied with all attributes */
+	if (!same_directory(before, now))
+		return bsh_marks_set(to, &(struct bsh_marks){.opaque = true}, err);
+	return marks->opaque || marks->redirect ? bsh_marks_set(to, &(struct bsh_marks){0}, err) : 0;
+}
+
 static int enter_directory(struct bsh_layer_job *job, int from_dir, int to_dir, struct entry *now,
 	const struct entry *before, const struct entry *ahead, struct bsh_error *err)
 {
@@ -360,6 +313,13 @@ static int enter_directory(struct bsh_layer_job *job, int from_dir, int to_dir, 
 
 	if (from < 0 || fstat(from, &st) < 0)
 		return gone_while_running(job, from_dir, now->name) ? 0 : bsh_fail(err, errno, "open %s", job->path);
+	rc = bsh_marks_read(from, &now->marks, err);
+	if (rc < 0)
+		return bsh_context(err, rc, "%s", job->path);
+	if (job->previous && now->marks.redirect && !same_directory(before, now)) {
+		job->whole = true;
+		return -EAGAIN;
+	}
 	if (ahead && (ahead->flags & ENTRY_COPIED) && !same_directory(ahead, now)) {
 		rc = bsh_remove_tree(to_dir, now->name, err);
 		if (rc < 0)
@@ -372,21 +332,14 @@ static int enter_directory(struct bsh_layer_job *job, int from_dir, int to_dir, 
 	if (to < 0)
 		return bsh_fail(err, errno, "open %s in the layer", job->path);
 	now->flags |= ENTRY_COPIED;
-	if (before && !same_directory(before, now) && fsetxattr(to, "trusted.overlay.opaque", "y", 1, 0) < 0)
-		return bsh_fail(err, errno, "mark %s opaque", job->path);
 	rc = sync_directory(job, from, to, now, same_directory(before, now), ahead, err);
 	if (rc < 0)
 		return rc;
 	rc = bsh_copy_metadata(from_dir, to_dir, now->name, &st, err);
 	if (rc < 0)
 		return gone_while_running(job, from_dir, now->name) ? 0 : rc;
-	/*
-	 * Overlay marks new directories opaque. That the layer below says already; said
-	 * again, it would hide what that layer holds of this same directory.
-	 */
-	if (same_directory(before, now) && fremovexattr(to, "trusted.overlay.opaque") < 0 && errno != ENODATA)
-		return bsh_fail(err, errno, "unmark %s", job->path);
-	return 0;
+	rc = sync_marks(to, now, before, err);
+	return rc < 0 ? bsh_context(err, rc, "layer of %s", job->path) : 0;
 }
 
 static int sync_kid(struct bsh_layer_job *job, int from_dir, int to_dir, struct entry *kid, const struct entry *before,
@@ -507,12 +460,12 @@ void bsh_layer_job_free(struct bsh_layer_job *job)
 	bsh_close_fd(&job->upper_fd);
 	bsh_close_fd(&job->layer_fd);
 	entry_free(job->ahead);
-	forget_links(job);
+	bsh_links_release(&job->links);
 	free(job->mapped);
 	free(job);
 }
 
-static int sync_root(struct bsh_layer_job *job, struct bsh_error *err)
+static int sync_tree(struct bsh_layer_job *job, struct bsh_error *err)
 {
 	struct stat st;
 	struct entry *root;
@@ -524,7 +477,7 @@ static int sync_root(struct bsh_layer_job *job, struct bsh_error *err)
 	root = entry_new(job, ".", &st);
 	if (!root)
 		return bsh_fail(err, ENOMEM, "layer");
-	forget_links(job);
+	bsh_links_release(&job->links);
 	rc = sync_directory(
 		job, job->upper_fd, job->layer_fd, root, job->previous ? job->previous->root : NULL, job->ahead, err);
 	if (rc == 0)
@@ -536,6 +489,33 @@ static int sync_root(struct bsh_layer_job *job, struct bsh_error *err)
 	entry_free(job->ahead);
 	job->ahead = root;
 	return 0;
+}
+
+static int clear_layer(struct bsh_layer_job *job, struct bsh_error *err)
+{
+	auto_strv char **names = NULL;
+	int rc = bsh_list_dir(job->layer_fd, ".", &names, err);
+
+	for (size_t i = 0; rc == 0 && names[i]; i++)
+		rc = bsh_remove_tree(job->layer_fd, names[i], err);
+	entry_free(bsh_take(job->ahead));
+	job->copied_bytes = 0;
+	return rc;
+}
+
+/*
+ * A redirect says where the layers that the workspace runs on have the directory. In a delta the ones of before would
+ * be asked first, where it lay elsewhere, or was hidden.
+ */
+static int sync_root(struct bsh_layer_job *job, struct bsh_error *err)
+{
+	int rc = sync_tree(job, err);
+
+	if (rc == 0 || !job->whole || !job->previous)
+		return rc;
+	job->previous = NULL;
+	rc = clear_layer(job, err);
+	return rc < 0 ? rc : sync_tree(job, err);
 }
 
 int bsh_layer_copy_ahead(struct bsh_layer_job *job, struct bsh_error *err)
@@ -555,6 +535,36 @@ int bsh_layer_freeze(struct bsh_layer_job *job, const pid_t *pids, size_t n_pids
 		return rc;
 	job->frozen = 1;
 	return sync_root(job, err);
+}
+
+bool bsh_layer_is_whole(const struct bsh_layer_job *job)
+{
+	return !job->previous;
+}
+
+static void add_redirects(const struct entry *entry, const char *path, struct bsh_redirects *redirects)
+{
+	if (entry->marks.redirect)
+		bsh_redirects_add(redirects, path, entry->marks.redirect);
+	for (size_t i = 0; i < entry->n_kids; i++) {
+		const struct entry *kid = entry->kids[i];
+		auto_free char *below = NULL;
+
+		if (!S_ISDIR(kid->mode))
+			continue;
+		below = bsh_format("%s%s%s", path, *path ? "/" : "", kid->name);
+		add_redirects(kid, below, redirects);
+	}
+}
+
+void bsh_layer_upper_redirects(const struct bsh_layer_job *job, struct bsh_redirects *redirects)
+{
+	add_redirects(job->ahead, "", redirects);
+}
+
+const char *bsh_layer_path_of(const struct bsh_layer_job *job, ino_t upper_inode)
+{
+	return bsh_links_find(&job->links, upper_inode);
 }
 
 int bsh_layer_fd(const struct bsh_layer_job *job)

@@ -12,13 +12,16 @@
  *         (c is gone)
  *
  * What the delta is measured against stays in memory (struct bsh_layer_index)
- * as long as the workspace's handle lives; without it a layer is whole.
+ * as long as the workspace's handle lives; without it a layer is whole. So it is after
+ * a directory was renamed: where that lay is told by its place in the layers that the
+ * workspace runs on, and not in its own previous ones (marks.h).
  */
 #include <stdbool.h>
 #include <sys/types.h>
 
 #include "base/error.h"
 
+struct bsh_redirects;
 struct bsh_layer_index; /* what an upper directory held when its last layer was made */
 struct bsh_layer_job;	/* a layer in the making */
 
@@ -37,10 +40,15 @@ int bsh_layer_copy_ahead(struct bsh_layer_job *job, struct bsh_error *err);
  */
 int bsh_layer_freeze(struct bsh_layer_job *job, const pid_t *pids, size_t n_pids, struct bsh_error *err);
 
+/* Is it no delta, or none any more? To be asked after a freeze: then it stands on what the workspace runs on. */
+bool bsh_layer_is_whole(const struct bsh_layer_job *job);
+
 /* ---- for alias.c, after a freeze ---- */
 int bsh_layer_fd(const struct bsh_layer_job *job); /* the layer's directory; stays the job's */
 /* Where in the layer the upper directory's inode went, if it has several names there; else NULL. */
 const char *bsh_layer_path_of(const struct bsh_layer_job *job, ino_t upper_inode);
+/* Those of the upper directory; redirects is empty. */
+void bsh_layer_upper_redirects(const struct bsh_layer_job *job, struct bsh_redirects *redirects);
 bool bsh_layer_has_upper(const struct bsh_layer_job *job, const char *path);
 void bsh_layer_add_copied(struct bsh_layer_job *job, unsigned long long bytes);
 

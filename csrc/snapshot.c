@@ -417,6 +417,21 @@ static int remember_layer(struct taking *take, struct bsh_error *err)
 	return rc;
 }
 
+/* The layer was to be a delta, and could not be one. */
+static int restack(struct taking *take, struct bsh_error *err)
+{
+	struct bsh_record *record = &take->snap->record;
+	char **layers;
+
+	if (!take->stacked || !bsh_layer_is_whole(take->layer))
+		return 0;
+	take->stacked = false;
+	layers = stack_layers(take->ws, record->layers[0], false, take->merged, take->n_merged);
+	bsh_strv_free(record->layers);
+	record->layers = layers;
+	return bsh_registry_update(take->ws->core->home, "snapshots", record, err);
+}
+
 static int finish(struct taking *take, struct bsh_error *err)
 {
 	struct bsh_origin *origin = take->snap->origin;
@@ -427,6 +442,8 @@ static int finish(struct taking *take, struct bsh_error *err)
 		rc = origin->engine->finish(origin->state, &take->trace, &take->carried, err);
 	if (rc == 0)
 		rc = bsh_fault_hit(BSH_FAULT_FINISHED, err);
+	if (rc == 0)
+		rc = restack(take, err);
 	if (rc == 0)
 		rc = remember_layer(take, err);
 	bsh_trace_end(&take->trace, phase);

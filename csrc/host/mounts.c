@@ -93,7 +93,7 @@ static int config_layers(int fs, const char *const *layers, const char **ret_wha
 
 static int config_all(int fs, const struct bsh_overlay *overlay, const char **ret_what)
 {
-	static const char *const options[][2] = {{"index", "on"}, {"nfs_export", "on"}};
+	static const char *const options[][2] = {{"index", "on"}, {"nfs_export", "on"}, {"redirect_dir", "on"}};
 	int rc = config_layers(fs, overlay->layers, ret_what);
 
 	if (rc < 0)
@@ -142,6 +142,7 @@ int bsh_overlay_view(const char *const *layers)
 	const char *what;
 
 	if (fs < 0 || config_layers(fs, layers, &what) < 0 ||
+		syscall(SYS_fsconfig, fs, FSCONFIG_SET_STRING, "redirect_dir", "follow", 0) < 0 ||
 		syscall(SYS_fsconfig, fs, FSCONFIG_CMD_CREATE, NULL, NULL, 0) < 0)
 		return -1;
 	return (int)syscall(SYS_fsmount, fs, FSMOUNT_CLOEXEC, MOUNT_ATTR_RDONLY | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOSUID);
@@ -168,7 +169,7 @@ static int add_options(struct line *line, const struct bsh_overlay *overlay, con
 	*ret_what = overlay->work;
 	rc = line_add(line, ",workdir=");
 	rc = rc < 0 ? rc : line_add_path(line, overlay->work);
-	return rc < 0 ? rc : line_add(line, ",index=on,nfs_export=on,volatile");
+	return rc < 0 ? rc : line_add(line, ",index=on,nfs_export=on,redirect_dir=on,volatile");
 }
 
 static int mount_by_options(const struct bsh_overlay *overlay, const char **ret_what)

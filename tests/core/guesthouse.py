@@ -18,7 +18,7 @@ ANSWER_TIMEOUT_S = 60.0
 
 
 def furnish(rootfs: Path) -> None:
-    """Makes what the guests need: their FIFOs, and a file of the lower layer for them to delete."""
+    """Makes what the guests need: their FIFOs, and files of the lower layer for them to delete and move."""
     guest = rootfs / "guest"
     if guest.exists():
         return
@@ -27,6 +27,9 @@ def furnish(rootfs: Path) -> None:
         os.mkfifo(guest / name)
         (guest / name).chmod(0o666)
     (guest / "lower-deleted").write_text("lower")
+    (guest / "tree" / "in").mkdir(parents=True)
+    for name in ("file", "untouched"):
+        (guest / "tree" / "in" / name).write_text("lower")
 
 
 def build(rootfs: Path, kind: str) -> str:
