@@ -189,7 +189,8 @@ struct bunshin_task {
 	struct bunshin_segs segs, next; /* as it is; as it becomes */
 	struct bunshin_ranges source; /* private pages of the source, until the sweep */
 	struct bunshin_ranges same;   /* those of them that were not copied, since they are ours as well */
-	struct bunshin_ranges sealed; /* ahead: mappings that cannot have any, each an entry */
+	struct bunshin_ranges sealed; /* ahead: mappings that cannot have any without a fault, each an entry */
+	uint64_t faults;	      /* ahead: what the process had taken then */
 	struct bunshin_known known;   /* ahead */
 	bool inherited; /* restore: in this process's address space */
 };
