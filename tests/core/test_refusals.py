@@ -433,6 +433,6 @@ def test_dead_source_is_refused(guest: Workspace) -> None:
 
 def test_message_queue_that_nobody_has_open_is_refused(guest: Workspace, rootfs: Path) -> None:
     with helper(guest, rootfs, "mqueue") as inner:
-        guest.exec(["kill", "-9", str(inner)])
+        guest.exec(["sh", "-c", f"kill -9 {inner}; while kill -0 {inner} 2> /dev/null; do :; done"])
         refused(guest, UnsupportedError, "message queue /oddity cannot be carried", "rm /dev/mqueue/oddity")
     forks(guest)

@@ -232,7 +232,7 @@ def test_a_thread_that_has_ended_stands_still() -> None:
 
 
 def test_threads_are_found_by_program_and_name_when_they_come_and_go() -> None:
-    script = "import threading; input(); threading.Thread(target=input).start(); print(flush=True) or input()"
+    script = "import threading; print(flush=True); input(); threading.Thread(target=input).start(); print(flush=True) or input()"
     mark = f"looked-for-{os.getpid()}"
     argv = [sys.executable, "-c", f"{script}  # {mark}"]
     threads = quiet.Threads({mark.encode(): ()})
@@ -240,6 +240,7 @@ def test_threads_are_found_by_program_and_name_when_they_come_and_go() -> None:
         try:
             assert process.stdin is not None
             assert process.stdout is not None
+            process.stdout.readline()
             assert threads.find() == threads.find() == [f"/proc/{process.pid}/task/{process.pid}"]
             process.stdin.write(b"\n")
             process.stdin.flush()
