@@ -232,7 +232,8 @@ def test_a_thread_that_has_ended_stands_still() -> None:
 
 
 def test_threads_are_found_by_program_and_name_when_they_come_and_go() -> None:
-    script = "import threading; print(flush=True); input(); threading.Thread(target=input).start(); print(flush=True) or input()"
+    thread = "threading.Thread(target=input).start()"
+    script = f"import threading; print(flush=True); input(); {thread}; print(flush=True) or input()"
     mark = f"looked-for-{os.getpid()}"
     argv = [sys.executable, "-c", f"{script}  # {mark}"]
     threads = quiet.Threads({mark.encode(): ()})
