@@ -116,8 +116,8 @@ def _qemu(guest: Guest) -> list[str]:
 def run(guest: Guest) -> Result:
     """Boots it and waits for its end, or for timeout_s.
 
-    A kernel that did not come as far as the script boots again. So does one that died of a breakpoint of its own: it puts
-    them where it patches itself, and the emulator may still run one on its other processor when it has been taken out.
+    A kernel that did not come as far as the script boots again. So does one that died of a breakpoint of its own: it
+    puts them where it patches itself, and the emulator may still run one on its other processor when it is taken out.
     """
     if not shutil.which("qemu-system-x86_64"):
         raise SystemExit("kmod: QEMU is needed: apt-get install --no-install-recommends qemu-system-x86")
