@@ -38,7 +38,18 @@ from bunshin_gym.workspace import Core, Snapshot, Workspace
 Start = Callable[..., Workspace]
 
 ENGINES = ("pool", "criu")
-KINDS = ("heap", "private_file", "shm_anonymous", "shm_named", "sysv", "deleted", "timers", "inotify")
+KINDS = (
+    "heap",
+    "private_file",
+    "shm_anonymous",
+    "shm_named",
+    "sysv",
+    "deleted",
+    "timers",
+    "inotify",
+    "pkeys",
+    "renamed",
+)
 WRITER = """
 import sys
 from pathlib import Path

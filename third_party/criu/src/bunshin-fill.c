@@ -357,79 +357,12 @@ static int walk_vmas(struct walk *w, struct bunshin_vma *vmas, size_t n)
 	return 0;
 }
 
-static int compare_starts(const void *a, const void *b)
-{
-	const struct bunshin_range *x = a, *y = b;
-
-	return x->start < y->start ? -1 : x->start > y->start;
-}
-
-/* How many page faults a process has taken; 0: not known. */
-static uint64_t faults_of(pid_t pid)
-{
-	unsigned long minor, major;
-	char path[64], text[1024], *name_end;
-	uint64_t faults = 0;
-	ssize_t got;
-	int fd;
-
-	snprintf(path, sizeof(path), "/proc/%d/stat", pid);
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (fd < 0)
-		return 0;
-	got = read(fd, text, sizeof(text) - 1);
-	close(fd);
-	text[got > 0 ? got : 0] = '\0';
-	name_end = strrchr(text, ')');
-	if (name_end && sscanf(name_end, ") %*c %*d %*d %*d %*d %*d %*u %lu %*u %lu", &minor, &major) == 2)
-		faults = minor + major;
-	return faults;
-}
-
-/*
- * Frozen: what was sealed when the source ran is so now, if it is the same mapping still and its process has taken no
- * fault since: made writable for a moment, it got pages of its own by one.
- */
-static void mark_sealed(const struct bunshin_task *task, pid_t real, struct bunshin_vma *vmas, size_t n)
-{
-	bool still = task && task->sealed.n && task->faults && task->faults == faults_of(real);
-	size_t i;
-
-	for (i = 0; i < n; i++) {
-		struct bunshin_range key = { vmas[i].start }, *found;
-
-		vmas[i].sealed = 0;
-		if (!still || vmas[i].kind == BUNSHIN_WHOLE || (vmas[i].prot & PROT_WRITE))
-			continue;
-		found = bsearch(&key, task->sealed.v, task->sealed.n, sizeof(key), compare_starts);
-		vmas[i].sealed = found && found->end == vmas[i].end;
-	}
-}
-
-/* Ahead: a mapping that is sealed and has no pages of its own will not have any without a fault. */
-static int keep_sealed(struct bunshin_task *task, const struct bunshin_vma *vmas, size_t n,
-		       const struct bunshin_ranges *source)
-{
-	size_t i, k = 0;
-
-	for (i = 0; i < n; i++) {
-		while (k < source->n && source->v[k].end <= vmas[i].start)
-			k++;
-		if (!vmas[i].sealed || (k < source->n && source->v[k].start < vmas[i].end))
-			continue;
-		/* Neighbours stay apart. */
-		if (bunshin_ranges_push(&task->sealed, vmas[i].start, vmas[i].end))
-			return -1;
-	}
-	return 0;
-}
-
 static int walk_task(struct walk *w, pid_t vpid, struct bunshin_vma *vmas, size_t n)
 {
 	uint64_t faults;
 
 	w->watched = w->ahead && !bunshin_kmod_ready() && bunshin_watch(w->real, w->theirs.fd, vmas, n);
-	faults = w->ahead ? faults_of(w->real) : 0;
+	faults = w->ahead ? bunshin_faults_of(w->real) : 0;
 	if (bunshin_scan_vmas(w->theirs.fd, vmas, n, w->ahead, &w->source, &w->noted))
 		return -1;
 	/* First, since a browser reserves terabytes that it never touches: no room is needed for those. */
@@ -440,7 +373,7 @@ static int walk_task(struct walk *w, pid_t vpid, struct bunshin_vma *vmas, size_
 	if (w->ahead) {
 		bunshin_task_forget_ahead(w->task);
 		w->task->faults = faults;
-		if (keep_sealed(w->task, vmas, n, &w->source))
+		if (bunshin_sealed_keep(w->task, vmas, n, &w->source))
 			return -1;
 	} else {
 		w->task->real = w->real;
@@ -658,7 +591,7 @@ int bunshin_fill_code(pid_t vpid, pid_t real, struct bunshin_vma *vmas, size_t n
 	size_t i, k;
 
 	forget_code();
-	mark_sealed(bunshin_task_find(vpid), real, vmas, n);
+	bunshin_sealed_mark(bunshin_task_find(vpid), real, vmas, n);
 	for (i = 0; i < n && !ret; i++) {
 		if (!is_code(&vmas[i]) || !vmas[i].kind || vmas[i].sealed)
 			continue;

@@ -11,6 +11,7 @@
  *   bunshin-smaps.c   mappings, learnt before the source is frozen
  *   bunshin-scout.c   looks at frozen tasks ahead of the dump
  *   bunshin-fill.c    bringing the arenas up to a frozen source
+ *   bunshin-sealed.c  mappings that need not be looked through
  *   bunshin-populate.c makes pages present, and huge
  *   bunshin-frames.c  which physical pages these are
  *   bunshin-watch.c   which pages a running source writes to
@@ -235,6 +236,12 @@ size_t bunshin_ranges_find(const struct bunshin_ranges *ranges, uint64_t addr);
 /* Adds a range behind the others; an entry of its own, or as a part of the last if it follows that. */
 int bunshin_ranges_push(struct bunshin_ranges *ranges, uint64_t start, uint64_t end);
 int bunshin_ranges_add(struct bunshin_ranges *ranges, uint64_t start, uint64_t end);
+/* How many page faults a process has taken; 0: not known. */
+uint64_t bunshin_faults_of(pid_t pid);
+/* Ahead: notes the sealed mappings that have no pages of their own among these, in order. */
+int bunshin_sealed_keep(struct bunshin_task *task, const struct bunshin_vma *vmas, size_t n, const struct bunshin_ranges *source);
+/* Frozen: those are sealed still, if they are the same mappings and their process has taken no fault since. */
+void bunshin_sealed_mark(const struct bunshin_task *task, pid_t real, struct bunshin_vma *vmas, size_t n);
 /* Private pages (resident or swapped out, not zero pages, not guards) between two addresses, in order. */
 int bunshin_scan(int pagemap_fd, uint64_t start, uint64_t end, struct bunshin_ranges *ret_ranges);
 /*

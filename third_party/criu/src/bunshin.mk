@@ -22,6 +22,7 @@ obj-y			+= bunshin-rest.o
 obj-y			+= bunshin-restart.o
 obj-y			+= bunshin-rlimit.o
 obj-y			+= bunshin-scan.o
+obj-y			+= bunshin-sealed.o
 obj-y			+= bunshin-seize.o
 obj-y			+= bunshin-shm.o
 obj-y			+= bunshin-scout.o
