@@ -24,7 +24,7 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -93,15 +93,19 @@ def at_once(task_id: str, action: Any, count: int) -> dict[str, float]:
     seeds = itertools.count(1000)
 
     def run(env: BunshinEnv) -> None:
-        for _ in range(ROUNDS):
-            gate.wait()
-            resets.append(seconds(lambda: env.reset(seed=next(seeds))))
-            env._wait_ended()
-            gate.wait()
-            steps.extend(seconds(lambda: env.step(action)) for _ in range(STEPS))
+        try:
+            for _ in range(ROUNDS):
+                gate.wait()
+                resets.append(seconds(lambda: env.reset(seed=next(seeds))))
+                env._wait_ended()
+                gate.wait()
+                steps.extend(seconds(lambda: env.step(action)) for _ in range(STEPS))
+        except BaseException:
+            gate.abort()  # nobody waits for one that does not come
+            raise
 
     with envs_of(task_id, count) as envs, ThreadPoolExecutor(count) as pool:
-        for future in [pool.submit(run, env) for env in envs]:
+        for future in as_completed([pool.submit(run, env) for env in envs]):
             future.result()
         stats = [env.stats() for env in envs]
     found = {}
