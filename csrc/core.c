@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The core handle: one state directory, one CRIU. */
 #include <errno.h>
-#include <fcntl.h>
-#include <linux/fs.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -14,23 +11,8 @@
 #include "base/error.h"
 #include "base/fs.h"
 #include "base/text.h"
+#include "places.h"
 #include "workspace.h"
-
-/*
- * Tells ext4 that what is made in this directory has nothing to do with each other: each goes to another place of the
- * disk. Workspaces and layers come and go by the second, and where many files were deleted a moment ago a new
- * one takes long to find a number (see docs/kernel-facts.md). A hint: other file systems refuse it.
- */
-static void spread_children(const char *dir)
-{
-	auto_close int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	int flags;
-
-	if (fd < 0 || ioctl(fd, FS_IOC_GETFLAGS, &flags) < 0 || flags & FS_TOPDIR_FL)
-		return;
-	flags |= FS_TOPDIR_FL;
-	ioctl(fd, FS_IOC_SETFLAGS, &flags);
-}
 
 static int make_home(const char *home, char **ret_path, struct bsh_error *err)
 {
@@ -47,9 +29,9 @@ static int make_home(const char *home, char **ret_path, struct bsh_error *err)
 		auto_free char *dir = bsh_format("%s/%s", path, dirs[i]);
 
 		rc = bsh_make_dirs(dir, 0700, err);
-		if (rc == 0)
-			spread_children(dir);
 	}
+	if (rc == 0)
+		rc = bsh_places_make(path, err);
 	if (rc == 0)
 		*ret_path = path;
 	else

@@ -15,6 +15,7 @@
 #include "host/mapped.h"
 #include "links.h"
 #include "marks.h"
+#include "places.h"
 
 /*
  * Times in inodes may be as coarse as a timer tick. A file changed so shortly
@@ -439,9 +440,10 @@ int bsh_layer_begin(const char *upper, const char *dir, const struct bsh_layer_i
 	job->upper_fd = open(upper, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (job->upper_fd < 0) {
 		rc = bsh_fail(err, errno, "open %s", upper);
-	} else if (mkdir(dir, 0755) < 0) {
-		rc = bsh_fail(err, errno, "make layer %s", dir);
 	} else {
+		rc = bsh_make_apart(dir, 0755, err);
+	}
+	if (rc == 0) {
 		job->layer_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 		rc = job->layer_fd < 0 ? bsh_fail(err, errno, "open layer %s", dir) : 0;
 	}

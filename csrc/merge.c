@@ -15,6 +15,7 @@
 #include "host/copy.h"
 #include "links.h"
 #include "marks.h"
+#include "places.h"
 
 struct merge {
 	const char *dir;
@@ -293,8 +294,9 @@ int bsh_merge_layers(char *const *layers, const char *dir, struct bsh_error *err
 
 	if (top < 0 || fstat(top, &st) < 0)
 		return bsh_fail(err, errno, "open layer %s", layers[0]);
-	if (mkdir(dir, 0755) < 0)
-		return bsh_fail(err, errno, "make layer %s", dir);
+	rc = bsh_make_apart(dir, 0755, err);
+	if (rc < 0)
+		return rc;
 	rc = merge_all(&merge, err);
 	bsh_links_release(&merge.links);
 	if (rc < 0)

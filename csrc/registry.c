@@ -13,6 +13,7 @@
 #include "base/fs.h"
 #include "base/text.h"
 #include "host/procfs.h"
+#include "places.h"
 
 static const char *const kinds[] = {"workspaces", "snapshots"};
 
@@ -88,8 +89,9 @@ int bsh_registry_add(const char *home, const char *kind, const struct bsh_record
 
 	if (rc < 0)
 		return rc;
-	if (mkdir(dir, 0700) < 0)
-		return bsh_fail(err, errno, "make %s", dir);
+	rc = bsh_make_apart(dir, 0700, err);
+	if (rc < 0)
+		return rc;
 	rc = write_record(home, kind, record, err);
 	if (rc < 0)
 		bsh_remove_tree(AT_FDCWD, dir, NULL);
