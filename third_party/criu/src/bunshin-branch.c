@@ -265,6 +265,8 @@ int bunshin_map_task(struct pstree_item *item)
 		if (map_vma(task, vma))
 			return -1;
 	}
+	if (bunshin_share_mappings(task, item))
+		return -1;
 	rsti(item)->premmapped_addr = task->base;
 	rsti(item)->premmapped_len = task->used;
 	return 0;

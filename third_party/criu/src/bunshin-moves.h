@@ -18,4 +18,7 @@ struct bunshin_move {
 	uint64_t what;
 };
 
+/* Of a mapping's status: it is where it belongs already. See bunshin-family.c. */
+#define VMA_BUNSHIN_MADE (1 << 26)
+
 #endif

@@ -21,6 +21,7 @@
  *   bunshin-record.c  the dump, in a child of the pool, and what it tells the pool
  *   bunshin-shm.c     shared memory
  *   bunshin-branch.c  the restore, in a child of the pool
+ *   bunshin-family.c  mappings of files that a task and its children have in common
  *   bunshin-rest.c    waits until TCP connections are at rest
  *   bunshin-seize.c   its end, when all threads are traced
  *   bunshin-hold.c    holds packets back until all connections are there
@@ -107,6 +108,9 @@ void bunshin_before_fork(struct pstree_item *child);
 void bunshin_children_made(void);
 /* Restore: in place of mapping and reading the current task's pages. */
 int bunshin_map_task(struct pstree_item *item);
+struct bunshin_task;
+/* Before @item forks its children: mappings of files that it inherited stay, those that its children have too are made. */
+int bunshin_share_mappings(const struct bunshin_task *task, struct pstree_item *item);
 /* Restore: writes down for the restorer what it shall move where. */
 int bunshin_prepare_moves(struct task_restore_args *args);
 /* Restore: begins to trace a thread; false: not done, CRIU shall do it its own way. */

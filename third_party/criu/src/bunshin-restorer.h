@@ -35,6 +35,58 @@ static bool bunshin_move_pages(const struct bunshin_move *m)
 	       sys_mremap(m->from, m->len, m->len, flags, m->to) == m->to;
 }
 
+struct bunshin_range {
+	unsigned long start, end;
+};
+
+static bool bunshin_unmap(unsigned long start, unsigned long end)
+{
+	long ret = start < end ? sys_munmap((void *)start, end - start) : 0;
+
+	if (ret)
+		pr_err("Can't unmap %lx-%lx: %ld\n", start, end, ret);
+	return !ret;
+}
+
+/* All but the restorer, the arena, and the mappings that are where they belong; as unmap_old_vmas() where there are none. */
+static bool bunshin_unmap_old(struct task_restore_args *args)
+{
+	const unsigned long arena = (unsigned long)args->premmapped_addr, boot = (unsigned long)args->bootstrap_start;
+	struct bunshin_range other[] = {
+		{ arena, arena + args->premmapped_len },
+		{ boot, boot + args->bootstrap_len },
+		{ args->task_size, args->task_size },
+	};
+	unsigned long from = 0;
+	unsigned int i = 0, k = 0;
+
+	if (arena > boot) {
+		const struct bunshin_range first = other[1];
+
+		other[1] = other[0];
+		other[0] = first;
+	}
+	while (k < 3) {
+		const VmaEntry *vma = i < args->vmas_n ? &args->vmas[i] : NULL;
+		struct bunshin_range keep = other[k];
+
+		if (vma && !vma_entry_is(vma, VMA_BUNSHIN_MADE)) {
+			i++;
+			continue;
+		}
+		if (vma && vma->start < keep.start) {
+			keep = (struct bunshin_range){ vma->start, vma->end };
+			i++;
+		} else {
+			k++;
+		}
+		if (!bunshin_unmap(from, keep.start))
+			return false;
+		from = keep.end;
+	}
+	return true;
+}
+
 /* How many moves from the first on are neighbours both here and there. */
 static unsigned int bunshin_neighbours(const struct bunshin_move *m, unsigned int n)
 {

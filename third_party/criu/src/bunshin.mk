@@ -6,6 +6,7 @@ obj-y			+= bunshin-copy.o
 obj-y			+= bunshin-copyup.o
 obj-y			+= bunshin-durable.o
 obj-y			+= bunshin-expiry.o
+obj-y			+= bunshin-family.o
 obj-y			+= bunshin-fill.o
 obj-y			+= bunshin-frames.o
 obj-y			+= bunshin-ghost.o
