@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/fs.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
@@ -54,20 +53,31 @@ static unsigned int place_of(const char *name)
 	return hash % N_PLACES;
 }
 
+static int make_here(const char *path, mode_t mode, struct bsh_error *err)
+{
+	return mkdir(path, mode) == 0 ? 0 : bsh_fail(err, errno, "make %s", path);
+}
+
 int bsh_make_apart(const char *path, mode_t mode, struct bsh_error *err)
 {
-	const char *name = strrchr(path, '/'), *kind = memrchr(path, '/', (size_t)(name - path));
-	/* One name for all: what one that was killed left here, another takes. */
-	auto_free char *next = bsh_format("%.*s/places/%02x/next", (int)(kind - path), path, place_of(name));
+	const char *name = strrchr(path, '/');
+	const char *kind = name ? memrchr(path, '/', (size_t)(name - path)) : NULL;
+	auto_free char *next = NULL;
 
+	if (!kind)
+		return make_here(path, mode, err);
+	/* One name for all: what one that was killed left here, another takes. */
+	next = bsh_format("%.*s/places/%02x/next", (int)(kind - path), path, place_of(name));
 	while (mkdir(next, mode) == 0 || errno == EEXIST) {
 		if (rename(next, path) == 0)
 			return chmod(path, mode) == 0 ? 0 : bsh_fail(err, errno, "make %s", path);
+		if (errno == EXDEV)
+			return make_here(path, mode, err);
 		/* Gone: another has taken it meanwhile. */
 		if (errno != ENOENT || access(next, F_OK) == 0)
 			return bsh_fail(err, errno, "make %s", path);
 	}
 	if (errno != ENOENT && errno != ENOTDIR)
 		return bsh_fail(err, errno, "make %s", next);
-	return mkdir(path, mode) == 0 ? 0 : bsh_fail(err, errno, "make %s", path);
+	return make_here(path, mode, err);
 }
