@@ -51,6 +51,7 @@ bool bunshin_fill_inherited;
 /* One task's walk. */
 struct walk {
 	struct bunshin_task *task;
+	const struct bunshin_code *code;
 	pid_t real;
 	bool ahead;
 	bool watched; /* ahead */
@@ -63,23 +64,23 @@ struct walk {
 };
 
 /* Pages of code, copied before the dump pokes into it. */
-struct code_page {
-	uint64_t addr;
-	char *data;
+struct bunshin_code {
+	struct code_page {
+		uint64_t addr;
+		char *data;
+	} *v;
+	size_t n, room;
 };
 
-static struct code_page *code;
-static size_t n_code, code_room;
-
 /* False: not a page of code. */
-static bool copy_code(uint64_t addr, char *to)
+static bool copy_code(const struct bunshin_code *code, uint64_t addr, char *to)
 {
 	size_t i;
 
-	for (i = 0; i < n_code; i++) {
-		if (code[i].addr != addr)
+	for (i = 0; code && i < code->n; i++) {
+		if (code->v[i].addr != addr)
 			continue;
-		memcpy(to, code[i].data, PAGE_SIZE);
+		memcpy(to, code->v[i].data, PAGE_SIZE);
 		return true;
 	}
 	return false;
@@ -99,7 +100,7 @@ static int copy(struct walk *w, const struct bunshin_vma *vma, const struct buns
 	if (!is_code(vma))
 		return bunshin_copy_add(w->real, start, to, end - start, how);
 	for (; start < end; start += PAGE_SIZE, to += PAGE_SIZE) {
-		if (!copy_code(start, to)) {
+		if (!copy_code(w->code, start, to)) {
 			pr_err("code of %d at %#" PRIx64 " came late\n", w->real, start);
 			return -1;
 		}
@@ -412,7 +413,7 @@ static void pass_over(pid_t vpid)
 	bunshin_task_forget_ahead(task);
 }
 
-int bunshin_fill_task(pid_t vpid, pid_t real, bool ahead, struct bunshin_vma *vmas, size_t n)
+int bunshin_fill_task(pid_t vpid, pid_t real, const struct bunshin_code *code, bool ahead, struct bunshin_vma *vmas, size_t n)
 {
 	struct walk *w = xzalloc(sizeof(*w));
 	int ret = -1;
@@ -420,6 +421,7 @@ int bunshin_fill_task(pid_t vpid, pid_t real, bool ahead, struct bunshin_vma *vm
 	if (!w)
 		return -1;
 	w->real = real;
+	w->code = code;
 	w->ahead = ahead;
 	w->theirs.fd = bunshin_open_pagemap(real);
 	w->ours.fd = bunshin_open_pagemap(getpid());
@@ -461,7 +463,7 @@ int bunshin_fill_ahead(pid_t root)
 		if (ret)
 			break;
 		if (n)
-			ret = bunshin_fill_task(pids[i].vpid, pids[i].real, true, vmas, n);
+			ret = bunshin_fill_task(pids[i].vpid, pids[i].real, NULL, true, vmas, n);
 		xfree(vmas);
 	}
 	xfree(pids);
@@ -558,50 +560,57 @@ int bunshin_fill_sweep(void)
 
 /* ---- code --------------------------------------------------------------------- */
 
-static void forget_code(void)
-{
-	while (n_code)
-		xfree(code[--n_code].data);
-}
-
-static int keep_code(pid_t real, uint64_t start, uint64_t end)
+static int keep_code(struct bunshin_code *code, pid_t real, uint64_t start, uint64_t end)
 {
 	for (; start < end; start += PAGE_SIZE) {
-		if (n_code == code_room) {
-			size_t room = code_room ? 2 * code_room : 16;
-			struct code_page *v = xrealloc(code, room * sizeof(*v));
+		struct code_page page = { start, NULL };
+
+		if (code->n == code->room) {
+			size_t room = code->room ? 2 * code->room : 16;
+			struct code_page *v = xrealloc(code->v, room * sizeof(*v));
 
 			if (!v)
 				return -1;
-			code = v;
-			code_room = room;
+			code->v = v;
+			code->room = room;
 		}
-		code[n_code] = (struct code_page){ start, xmalloc(PAGE_SIZE) };
-		if (!code[n_code].data || bunshin_copy_now(real, start, code[n_code].data, PAGE_SIZE))
+		page.data = xmalloc(PAGE_SIZE);
+		if (!page.data)
 			return -1;
-		n_code++;
+		code->v[code->n++] = page;
+		if (bunshin_copy_now(real, start, page.data, PAGE_SIZE))
+			return -1;
 	}
 	return 0;
 }
 
-int bunshin_fill_code(pid_t vpid, pid_t real, struct bunshin_vma *vmas, size_t n, bool *ret_kept)
+int bunshin_fill_code(pid_t vpid, pid_t real, struct bunshin_vma *vmas, size_t n, struct bunshin_code **ret_code)
 {
+	struct bunshin_code *code = xzalloc(sizeof(*code));
 	struct bunshin_ranges ranges = {};
-	int fd = bunshin_open_pagemap(real), ret = fd < 0 ? -1 : 0;
+	int fd = bunshin_open_pagemap(real), ret = !code || fd < 0 ? -1 : 0;
 	size_t i, k;
 
-	forget_code();
 	bunshin_sealed_mark(bunshin_task_find(vpid), real, vmas, n);
 	for (i = 0; i < n && !ret; i++) {
 		if (!is_code(&vmas[i]) || !vmas[i].kind || vmas[i].sealed)
 			continue;
 		ret = bunshin_scan(fd, vmas[i].start, vmas[i].end, &ranges);
 		for (k = 0; k < ranges.n && !ret; k++)
-			ret = keep_code(real, ranges.v[k].start, ranges.v[k].end);
+			ret = keep_code(code, real, ranges.v[k].start, ranges.v[k].end);
 	}
 	if (fd >= 0)
 		close(fd);
 	bunshin_ranges_free(&ranges);
-	*ret_kept = n_code != 0;
+	*ret_code = code;
 	return ret;
+}
+
+void bunshin_code_free(struct bunshin_code *code)
+{
+	while (code && code->n)
+		xfree(code->v[--code->n].data);
+	if (code)
+		xfree(code->v);
+	xfree(code);
 }

@@ -285,13 +285,15 @@ int bunshin_fill_ahead(pid_t root);
 void bunshin_fill_begin(void);
 /*
  * First, for each task: copies the pages of code that it has changed, since the dump is going to poke into code. Also
- * notes in @vmas which are sealed. *ret_kept: there were such pages; they are kept for bunshin_fill_task(), until the next call.
+ * notes in @vmas which are sealed. *ret_code, also after a failure: those pages, for bunshin_fill_task().
  */
-int bunshin_fill_code(pid_t vpid, pid_t real, struct bunshin_vma *vmas, size_t n, bool *ret_kept);
+struct bunshin_code;
+int bunshin_fill_code(pid_t vpid, pid_t real, struct bunshin_vma *vmas, size_t n, struct bunshin_code **ret_code);
+void bunshin_code_free(struct bunshin_code *code);
 /*
- * One task: queues the copying. @vmas are all that it has, in order, and are written to.
+ * One task: queues the copying. @vmas are all that it has, in order, and are written to. @code: NULL when ahead.
  */
-int bunshin_fill_task(pid_t vpid, pid_t real, bool ahead, struct bunshin_vma *vmas, size_t n);
+int bunshin_fill_task(pid_t vpid, pid_t real, const struct bunshin_code *code, bool ahead, struct bunshin_vma *vmas, size_t n);
 /*
  * Still frozen, all is copied: frames are compared again if the kernel has moved pages since
  * bunshin_fill_begin(), as two pages could have been in one frame one after the other.

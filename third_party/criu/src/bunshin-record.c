@@ -470,6 +470,7 @@ static int done(int ret)
 struct errand {
 	struct note note;
 	struct bunshin_vma *vmas;
+	struct bunshin_code *code;
 	int fds[NOTE_FDS];
 	unsigned int n_fds;
 };
@@ -500,7 +501,7 @@ static int run_errand(struct errand *errand)
 
 	switch (note->type) {
 	case TASK:
-		return bunshin_fill_task(note->vpid, note->real, false, errand->vmas, note->n);
+		return bunshin_fill_task(note->vpid, note->real, errand->code, false, errand->vmas, note->n);
 	case SHMEM:
 		return errand->n_fds == 1 ? bunshin_shm_fill(errand->fds[0], note->id, note->n) : -1;
 	case GHOST:
@@ -518,29 +519,25 @@ static int end_errand(int ret)
 	ret = ret ?: run_errand(errand);
 	close_all(errand->fds, errand->n_fds);
 	xfree(errand->vmas);
+	bunshin_code_free(errand->code);
 	return ret;
 }
 
-/*
- * The dump goes on as soon as the code is safe; what was said to it is true or the whole record fails. Code that was
- * kept is the task's that came last, so then the task is walked at once.
- */
+/* The dump goes on as soon as the code is safe; what was said to it is true or the whole record fails. */
 static int serve_task(const struct note *note)
 {
 	struct bunshin_vma *vmas = rec.shared->vmas[note->id];
-	struct errand errand = { .note = *note };
-	bool kept;
-	int ret = bunshin_fill_code(note->vpid, note->real, vmas, note->n, &kept);
+	struct errand errand = { .note = *note, .vmas = xmalloc((note->n + 1) * sizeof(*vmas)) };
+	int ret = bunshin_fill_code(note->vpid, note->real, vmas, note->n, &errand.code);
 
-	if (!kept)
-		errand.vmas = xmalloc((note->n + 1) * sizeof(*vmas));
 	if (errand.vmas)
 		memcpy(errand.vmas, vmas, note->n * sizeof(*vmas));
-	if (done(ret) || ret)
-		return -1;
-	if (!errand.vmas)
-		return bunshin_fill_task(note->vpid, note->real, false, vmas, note->n);
-	return add_errand(errand);
+	ret = done(ret || !errand.vmas ? -1 : 0) || ret || !errand.vmas || add_errand(errand) ? -1 : 0;
+	if (ret) {
+		xfree(errand.vmas);
+		bunshin_code_free(errand.code);
+	}
+	return ret;
 }
 
 static bool dump_has_spoken(void)
