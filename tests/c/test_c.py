@@ -14,7 +14,8 @@ HERE = Path(__file__).resolve().parent
 CORE = HERE.parents[1] / "csrc"
 BASE = sorted(CORE.glob("base/*.c"))
 HOST = [CORE / "host" / f"{name}.c" for name in ("cgroup-weight", "features", "pagemap", "procfs", "spawn", "trace")]
-SOURCES = {"test_base": BASE, "test_host": [*BASE, *HOST, CORE / "record.c", CORE / "registry.c"]}
+REGISTRY = [CORE / f"{name}.c" for name in ("places", "record", "registry")]
+SOURCES = {"test_base": BASE, "test_host": [*BASE, *HOST, *REGISTRY]}
 BUILDS = {
     "gcc": ["gcc", "-O2"],
     "clang": ["clang", "-O2"],
