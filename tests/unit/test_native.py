@@ -33,7 +33,13 @@ def test_features_are_text_by_name(opened: NativeCore) -> None:
 
 
 def test_state_directory_is_made(opened: NativeCore, tmp_path: Path) -> None:
-    assert sorted(path.name for path in (tmp_path / "home").iterdir()) == ["layers", "snapshots", "trash", "workspaces"]
+    assert sorted(path.name for path in (tmp_path / "home").iterdir()) == [
+        "layers",
+        "places",
+        "snapshots",
+        "trash",
+        "workspaces",
+    ]
 
 
 def test_state_directory_that_is_a_file(tmp_path: Path) -> None:
