@@ -7,6 +7,7 @@ import os
 import select
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -324,3 +325,13 @@ def test_runtime_layer_is_made_whole_beside_collections(bunshin: Core) -> None:
         thread.join()
     runtime_layer(bunshin.home)
     assert len(list((bunshin.home / "layers").iterdir())) == 1
+
+
+def test_what_a_killed_start_left_behind_is_used_by_the_next(start: Start, bunshin: Core) -> None:
+    home = Path(bunshin.home)
+    places = sorted((home / "places").iterdir())
+    for place in places:
+        (place / "next").mkdir(exist_ok=True)
+    workspace = start()
+    assert len([place for place in places if (place / "next").exists()]) == len(places) - 1
+    assert stat.S_IMODE((home / "workspaces" / workspace.id).stat().st_mode) == 0o700

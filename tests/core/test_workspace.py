@@ -7,7 +7,6 @@ import copy
 import os
 import pickle
 import signal
-import stat
 import subprocess
 import sys
 import threading
@@ -47,16 +46,6 @@ def test_main_command_runs_with_its_environment_and_directory(start: Start) -> N
     )
     wait_until(lambda: text(workspace, "sh", "-c", "wc -l < /tmp/said || true") == "2")
     assert text(workspace, "cat", "/tmp/said").split() == ["red", "2", "/"]
-
-
-def test_what_a_killed_start_left_behind_is_used_by_the_next(start: Start, bunshin: Core) -> None:
-    home = Path(bunshin.home)
-    places = sorted((home / "places").iterdir())
-    for place in places:
-        (place / "next").mkdir(exist_ok=True)
-    workspace = start()
-    assert len([place for place in places if (place / "next").exists()]) == len(places) - 1
-    assert stat.S_IMODE((home / "workspaces" / workspace.id).stat().st_mode) == 0o700
 
 
 def test_screen_goes_into_the_environment(start: Start) -> None:
