@@ -46,7 +46,7 @@ EXPECTED = (
 LIST = """
 for fd in /proc/[0-9]*/fd/*; do
   flags=$(sed -n 's/^flags:[[:space:]]*0*//p' "${fd%/fd/*}/fdinfo/${fd##*/}" 2>/dev/null)
-  case $flags in *[12]) test -f "$fd" && echo "$(stat -L -c %s "$fd") $(readlink "$fd")" ;; esac
+  case $flags in *[12]) if test -f "$fd" && size=$(stat -L -c %s "$fd"); then echo "$size $(readlink "$fd")"; fi ;; esac
 done
 """
 
