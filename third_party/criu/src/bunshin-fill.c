@@ -51,9 +51,9 @@ bool bunshin_fill_inherited;
 /* One task's walk. */
 struct walk {
 	struct bunshin_task *task;
-	const struct bunshin_code *code;
 	pid_t real;
-	bool ahead;
+	const struct bunshin_frozen *frozen;
+	bool ahead; /* it is not */
 	bool watched; /* ahead */
 	bool share; /* what is taken waits in @changed for settle() */
 	struct bunshin_frames theirs, ours;
@@ -63,49 +63,10 @@ struct walk {
 	uint64_t resident; /* bytes that the source has in the segment */
 };
 
-/* Pages of code, copied before the dump pokes into it. */
-struct bunshin_code {
-	struct code_page {
-		uint64_t addr;
-		char *data;
-	} *v;
-	size_t n, room;
-};
-
-/* False: not a page of code. */
-static bool copy_code(const struct bunshin_code *code, uint64_t addr, char *to)
+static int copy(struct walk *w, const struct bunshin_seg *seg, uint64_t start, uint64_t end, enum bunshin_sharing how)
 {
-	size_t i;
-
-	for (i = 0; code && i < code->n; i++) {
-		if (code->v[i].addr != addr)
-			continue;
-		memcpy(to, code->v[i].data, PAGE_SIZE);
-		return true;
-	}
-	return false;
-}
-
-static bool is_code(const struct bunshin_vma *vma)
-{
-	return vma->kind != BUNSHIN_WHOLE && (vma->prot & PROT_EXEC);
-}
-
-static int copy(struct walk *w, const struct bunshin_vma *vma, const struct bunshin_seg *seg, uint64_t start,
-		uint64_t end, enum bunshin_sharing how)
-{
-	char *to = seg->addr + (start - seg->start);
-
 	bunshin_fill_stats.copied_bytes += end - start;
-	if (!is_code(vma))
-		return bunshin_copy_add(w->real, start, to, end - start, how);
-	for (; start < end; start += PAGE_SIZE, to += PAGE_SIZE) {
-		if (!copy_code(w->code, start, to)) {
-			pr_err("code of %d at %#" PRIx64 " came late\n", w->real, start);
-			return -1;
-		}
-	}
-	return 0;
+	return bunshin_copy_add(w->real, start, seg->addr + (start - seg->start), end - start, how);
 }
 
 /* Pages [start, end) of the source differ from the pool's, or are not there yet. */
@@ -115,7 +76,7 @@ static int take(struct walk *w, const struct bunshin_vma *vma, const struct buns
 	char *to = seg->addr + (start - seg->start);
 
 	if (!w->ahead)
-		return w->share ? bunshin_ranges_add(&w->changed, start, end) : copy(w, vma, seg, start, end, how);
+		return w->share ? bunshin_ranges_add(&w->changed, start, end) : copy(w, seg, start, end, how);
 	if (bunshin_kmod_ready())
 		return 0;
 	if (w->watched && bunshin_may_watch(vma) && bunshin_copy_add(w->real, start, to, end - start, how))
@@ -129,7 +90,7 @@ static bool worth_sharing(const struct walk *w, uint64_t changed)
 }
 
 /* A segment has been walked: what was taken is shared or copied. */
-static int settle(struct walk *w, const struct bunshin_vma *vma, const struct bunshin_seg *seg)
+static int settle(struct walk *w, const struct bunshin_seg *seg)
 {
 	uint64_t changed = 0;
 	int ret = 1;
@@ -142,7 +103,7 @@ static int settle(struct walk *w, const struct bunshin_vma *vma, const struct bu
 	if (!ret)
 		bunshin_fill_stats.shared_bytes += changed;
 	for (i = 0; ret == 1 && i < w->changed.n; i++)
-		if (copy(w, vma, seg, w->changed.v[i].start, w->changed.v[i].end, BUNSHIN_PAGES_MIXED))
+		if (copy(w, seg, w->changed.v[i].start, w->changed.v[i].end, BUNSHIN_PAGES_MIXED))
 			ret = -1;
 	w->changed.n = 0;
 	w->resident = 0;
@@ -274,14 +235,14 @@ static int walk_whole(struct walk *w, const struct bunshin_vma *vma, size_t i)
 	if (!seg)
 		return -1;
 	if (vma->whole)
-		return take(w, vma, seg, vma->start, vma->end, BUNSHIN_PAGES_MIXED) || settle(w, vma, seg) ? -1 : 0;
+		return take(w, vma, seg, vma->start, vma->end, BUNSHIN_PAGES_MIXED) || settle(w, seg) ? -1 : 0;
 	for (; i < w->source.n && w->source.v[i].start < vma->end; i++) {
 		uint64_t start = w->source.v[i].start, end = w->source.v[i].end;
 
 		if (take_range(w, vma, seg, start < vma->start ? vma->start : start, end > vma->end ? vma->end : end))
 			return -1;
 	}
-	return settle(w, vma, seg);
+	return settle(w, seg);
 }
 
 /* One segment for each run of pages; parts of old ones where there are any. */
@@ -298,7 +259,7 @@ static int walk_runs_in(struct walk *w, const struct bunshin_vma *vma, uint64_t 
 			if (old->v[i].end < stop)
 				stop = old->v[i].end;
 			seg = bunshin_seg_keep(w->task, &old->v[i], vma, start, stop);
-			if (!seg || take_range(w, vma, seg, start, stop) || settle(w, vma, seg))
+			if (!seg || take_range(w, vma, seg, start, stop) || settle(w, seg))
 				return -1;
 			i++;
 		} else {
@@ -307,7 +268,7 @@ static int walk_runs_in(struct walk *w, const struct bunshin_vma *vma, uint64_t 
 			if (i < old->n && old->v[i].start < stop)
 				stop = old->v[i].start;
 			seg = bunshin_seg_run(w->task, vma, start, stop);
-			if (!seg || take_range(w, vma, seg, start, stop) || settle(w, vma, seg))
+			if (!seg || take_range(w, vma, seg, start, stop) || settle(w, seg))
 				return -1;
 		}
 		start = stop;
@@ -349,9 +310,7 @@ static int walk_vmas(struct walk *w, struct bunshin_vma *vmas, size_t n)
 		while (k < w->source.n && w->source.v[k].end <= vmas[i].start)
 			k++;
 		vmas[i].dense = vmas[i].kind != BUNSHIN_WHOLE || has_few_holes(w, &vmas[i], k);
-		/* The dump pokes into code later on, and special mappings are none to share. */
-		w->share = bunshin_kmod_ready() && !vmas[i].whole &&
-			   (vmas[i].kind == BUNSHIN_WHOLE || !(vmas[i].prot & PROT_EXEC));
+		w->share = bunshin_kmod_ready() && !vmas[i].whole;
 		if (vmas[i].kind == BUNSHIN_WHOLE ? walk_whole(w, &vmas[i], k) : walk_runs(w, &vmas[i], k))
 			return -1;
 	}
@@ -364,6 +323,8 @@ static int walk_task(struct walk *w, pid_t vpid, struct bunshin_vma *vmas, size_
 
 	w->watched = w->ahead && !bunshin_kmod_ready() && bunshin_watch(w->real, w->theirs.fd, vmas, n);
 	faults = w->ahead ? bunshin_faults_of(w->real) : 0;
+	if (!w->ahead)
+		bunshin_sealed_mark(bunshin_task_find(vpid), w->frozen->faults, vmas, n);
 	if (bunshin_scan_vmas(w->theirs.fd, vmas, n, w->ahead, &w->source, &w->noted))
 		return -1;
 	/* First, since a browser reserves terabytes that it never touches: no room is needed for those. */
@@ -378,6 +339,7 @@ static int walk_task(struct walk *w, pid_t vpid, struct bunshin_vma *vmas, size_
 			return -1;
 	} else {
 		w->task->real = w->real;
+		w->task->poked = w->frozen->poked;
 		w->task->same.n = 0;
 	}
 	if (walk_vmas(w, vmas, n) || bunshin_task_commit(w->task))
@@ -413,7 +375,7 @@ static void pass_over(pid_t vpid)
 	bunshin_task_forget_ahead(task);
 }
 
-int bunshin_fill_task(pid_t vpid, pid_t real, const struct bunshin_code *code, bool ahead, struct bunshin_vma *vmas, size_t n)
+int bunshin_fill_task(pid_t vpid, pid_t real, const struct bunshin_frozen *frozen, struct bunshin_vma *vmas, size_t n)
 {
 	struct walk *w = xzalloc(sizeof(*w));
 	int ret = -1;
@@ -421,13 +383,13 @@ int bunshin_fill_task(pid_t vpid, pid_t real, const struct bunshin_code *code, b
 	if (!w)
 		return -1;
 	w->real = real;
-	w->code = code;
-	w->ahead = ahead;
+	w->frozen = frozen;
+	w->ahead = !frozen;
 	w->theirs.fd = bunshin_open_pagemap(real);
 	w->ours.fd = bunshin_open_pagemap(getpid());
 	if (w->theirs.fd >= 0 && w->ours.fd >= 0)
 		ret = walk_task(w, vpid, vmas, n);
-	if (ret && ahead && is_gone(w->theirs.fd)) {
+	if (ret && w->ahead && is_gone(w->theirs.fd)) {
 		pass_over(vpid);
 		ret = 0;
 	}
@@ -463,7 +425,7 @@ int bunshin_fill_ahead(pid_t root)
 		if (ret)
 			break;
 		if (n)
-			ret = bunshin_fill_task(pids[i].vpid, pids[i].real, NULL, true, vmas, n);
+			ret = bunshin_fill_task(pids[i].vpid, pids[i].real, NULL, vmas, n);
 		xfree(vmas);
 	}
 	xfree(pids);
@@ -480,6 +442,29 @@ void bunshin_fill_begin(void)
 		bunshin_tasks[i].real = 0;
 		bunshin_tasks[i].known.moved = !stayed;
 	}
+}
+
+static int copy_poked(const struct bunshin_task *task)
+{
+	size_t page = bunshin_ranges_find(&task->source, task->poked), seg = bunshin_segs_find(&task->segs, task->poked);
+
+	/* A sealed mapping is not looked through: its page is the file's again, and the pool has none. */
+	if (page == task->source.n || task->source.v[page].start > task->poked || seg == task->segs.n ||
+	    task->segs.v[seg].start > task->poked)
+		return 0;
+	return bunshin_copy_add(task->real, task->poked,
+				task->segs.v[seg].addr + (task->poked - task->segs.v[seg].start), PAGE_SIZE,
+				BUNSHIN_PAGES_MIXED);
+}
+
+int bunshin_fill_poked(void)
+{
+	size_t i;
+
+	for (i = 0; i < bunshin_n_tasks; i++)
+		if (bunshin_tasks[i].real && copy_poked(&bunshin_tasks[i]))
+			return -1;
+	return bunshin_copy_wait();
 }
 
 /* The source has no pages in [start, end) of the segment, so they read as zero. In a new pool most of them do already. */
@@ -556,61 +541,4 @@ int bunshin_fill_sweep(void)
 		close(pagemap);
 	bunshin_tasks_sweep();
 	return ret;
-}
-
-/* ---- code --------------------------------------------------------------------- */
-
-static int keep_code(struct bunshin_code *code, pid_t real, uint64_t start, uint64_t end)
-{
-	for (; start < end; start += PAGE_SIZE) {
-		struct code_page page = { start, NULL };
-
-		if (code->n == code->room) {
-			size_t room = code->room ? 2 * code->room : 16;
-			struct code_page *v = xrealloc(code->v, room * sizeof(*v));
-
-			if (!v)
-				return -1;
-			code->v = v;
-			code->room = room;
-		}
-		page.data = xmalloc(PAGE_SIZE);
-		if (!page.data)
-			return -1;
-		code->v[code->n++] = page;
-		if (bunshin_copy_now(real, start, page.data, PAGE_SIZE))
-			return -1;
-	}
-	return 0;
-}
-
-int bunshin_fill_code(pid_t vpid, pid_t real, struct bunshin_vma *vmas, size_t n, struct bunshin_code **ret_code)
-{
-	struct bunshin_code *code = xzalloc(sizeof(*code));
-	struct bunshin_ranges ranges = {};
-	int fd = bunshin_open_pagemap(real), ret = !code || fd < 0 ? -1 : 0;
-	size_t i, k;
-
-	bunshin_sealed_mark(bunshin_task_find(vpid), real, vmas, n);
-	for (i = 0; i < n && !ret; i++) {
-		if (!is_code(&vmas[i]) || !vmas[i].kind || vmas[i].sealed)
-			continue;
-		ret = bunshin_scan(fd, vmas[i].start, vmas[i].end, &ranges);
-		for (k = 0; k < ranges.n && !ret; k++)
-			ret = keep_code(code, real, ranges.v[k].start, ranges.v[k].end);
-	}
-	if (fd >= 0)
-		close(fd);
-	bunshin_ranges_free(&ranges);
-	*ret_code = code;
-	return ret;
-}
-
-void bunshin_code_free(struct bunshin_code *code)
-{
-	while (code && code->n)
-		xfree(code->v[--code->n].data);
-	if (code)
-		xfree(code->v);
-	xfree(code);
 }

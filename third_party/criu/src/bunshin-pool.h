@@ -62,10 +62,11 @@ int bunshin_smaps_open(pid_t pid);
 int bunshin_known_mappings(pid_t pid, struct vm_area_list *vmas, int (*dump)(struct vma_area *vma, int fd));
 /* Dump: adds a task's guard pages; 1: they are not known. */
 int bunshin_record_guards(pid_t pid, struct vm_area_list *vmas);
-/* Dump: hands a task's private memory to the pool, which sees to its code at once. */
-int bunshin_record_task(struct pstree_item *item, struct vm_area_list *vmas);
-/* Dump: waits until its code is copied; nothing may be poked into it before. */
-int bunshin_record_code_safe(void);
+/* Dump: hands a task's private memory to the pool. @stat: from before the dump had it do anything. */
+struct parasite_ctl;
+struct proc_pid_stat;
+int bunshin_record_task(struct pstree_item *item, struct vm_area_list *vmas, const struct proc_pid_stat *stat,
+			struct parasite_ctl *ctl);
 /* Dump: the contents of an open file without a name. */
 int bunshin_record_ghost(int fd, struct cr_img *img, size_t size, bool chunks);
 /* Dump: hands shared memory to the pool. */
@@ -197,6 +198,7 @@ struct bunshin_task {
 	struct bunshin_ranges sealed; /* ahead: mappings that cannot have any without a fault, each an entry */
 	uint64_t faults;	      /* ahead: what the process had taken then */
 	struct bunshin_known known;   /* ahead */
+	uint64_t poked;		      /* page of code that the dump makes it run calls from, while it is recorded */
 	bool inherited; /* restore: in this process's address space */
 };
 
@@ -244,8 +246,8 @@ int bunshin_ranges_add(struct bunshin_ranges *ranges, uint64_t start, uint64_t e
 uint64_t bunshin_faults_of(pid_t pid);
 /* Ahead: notes the sealed mappings that have no pages of their own among these, in order. */
 int bunshin_sealed_keep(struct bunshin_task *task, const struct bunshin_vma *vmas, size_t n, const struct bunshin_ranges *source);
-/* Frozen: those are sealed still, if they are the same mappings and their process has taken no fault since. */
-void bunshin_sealed_mark(const struct bunshin_task *task, pid_t real, struct bunshin_vma *vmas, size_t n);
+/* Frozen: those are sealed still, if they are the same mappings and their process has taken no fault since: @faults. */
+void bunshin_sealed_mark(const struct bunshin_task *task, uint64_t faults, struct bunshin_vma *vmas, size_t n);
 /* Private pages (resident or swapped out, not zero pages, not guards) between two addresses, in order. */
 int bunshin_scan(int pagemap_fd, uint64_t start, uint64_t end, struct bunshin_ranges *ret_ranges);
 /*
@@ -283,17 +285,19 @@ extern bool bunshin_fill_inherited;
 int bunshin_fill_ahead(pid_t root);
 /* Source is frozen. */
 void bunshin_fill_begin(void);
+struct bunshin_frozen {
+	uint64_t faults; /* that the task has taken by itself */
+	uint64_t poked;
+};
 /*
- * First, for each task: copies the pages of code that it has changed, since the dump is going to poke into code. Also
- * notes in @vmas which are sealed. *ret_code, also after a failure: those pages, for bunshin_fill_task().
+ * One task: queues the copying. @vmas are all that it has, in order, and are written to. @frozen: NULL when ahead.
  */
-struct bunshin_code;
-int bunshin_fill_code(pid_t vpid, pid_t real, struct bunshin_vma *vmas, size_t n, struct bunshin_code **ret_code);
-void bunshin_code_free(struct bunshin_code *code);
+int bunshin_fill_task(pid_t vpid, pid_t real, const struct bunshin_frozen *frozen, struct bunshin_vma *vmas, size_t n);
 /*
- * One task: queues the copying. @vmas are all that it has, in order, and are written to. @code: NULL when ahead.
+ * The dump has put back what it poked into code, which may have been copied in between: those pages are copied again.
+ * Returns once all is copied.
  */
-int bunshin_fill_task(pid_t vpid, pid_t real, const struct bunshin_code *code, bool ahead, struct bunshin_vma *vmas, size_t n);
+int bunshin_fill_poked(void);
 /*
  * Still frozen, all is copied: frames are compared again if the kernel has moved pages since
  * bunshin_fill_begin(), as two pages could have been in one frame one after the other.

@@ -9,9 +9,7 @@
  *   DONE                          ->
  *                                <- GO when the core says that the source is frozen
  *   seize
- *   TASK: VMAs in the shared page ->   copy code
- *   ... goes on                  <- DONE
- *   let the parasite go                plan, queue the copying; threads copy
+ *   TASK: VMAs in the shared page ->   plan, queue the copying; threads copy
  *   SHMEM, GHOST with descriptors ->   copies, while the dump goes on
  *   SETTLED                       ->   waits for the threads
  *                                <- DONE when the core releases the source
@@ -20,7 +18,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -32,6 +29,8 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+
+#include <compel/infect.h>
 
 #include "bunshin-copy.h"
 #include "bunshin-kmod.h"
@@ -50,6 +49,7 @@
 #include "mman.h"
 #include "page.h"
 #include "pagemap-cache.h"
+#include "proc_parse.h"
 #include "pstree.h"
 #include "servicefd.h"
 #include "shmem.h"
@@ -69,10 +69,11 @@ struct note {
 	int32_t ret;
 	int32_t vpid, real;
 	uint64_t n; /* TASK: VMAs; SHMEM: bytes */
-	uint64_t id;
+	uint64_t id; /* TASK: its first VMA's index */
+	struct bunshin_frozen frozen; /* TASK */
 };
 
-#define VMAS_MAX (1u << 20)
+#define VMAS_MAX (1u << 21) /* of all tasks */
 
 /* Between the two processes. */
 struct shared {
@@ -80,7 +81,7 @@ struct shared {
 	struct bsh_pool_phase phases[BSH_POOL_PHASES_MAX];
 	unsigned int made_files;
 	char error[512];
-	struct bunshin_vma vmas[2][VMAS_MAX]; /* one is read while the next is written */
+	struct bunshin_vma vmas[VMAS_MAX];
 };
 
 static struct {
@@ -88,7 +89,6 @@ static struct {
 	int socket; /* this side's end */
 	pid_t child;
 	bool recording; /* in the child */
-	bool asked;	/* likewise: an answer is to come */
 } rec = { .socket = -1 };
 
 static int64_t now_ns(void)
@@ -161,16 +161,6 @@ static int ask(struct note note)
 }
 
 /* ---- in the dump ---- */
-
-static int hear_answer(void)
-{
-	struct note note = {};
-
-	if (rec.asked && hear(&note))
-		return -1;
-	rec.asked = false;
-	return note.ret;
-}
 
 bool bunshin_recording(void)
 {
@@ -296,12 +286,15 @@ static int record_shared(pid_t pid, VmaEntry *vma)
 	return ret;
 }
 
-int bunshin_record_task(struct pstree_item *item, struct vm_area_list *vmas)
+int bunshin_record_task(struct pstree_item *item, struct vm_area_list *vmas, const struct proc_pid_stat *stat,
+			struct parasite_ctl *ctl)
 {
-	static unsigned int turn;
-	struct bunshin_vma *to = rec.shared->vmas[turn ^= 1];
+	static size_t used;
+	struct note note = {
+		.type = TASK, .vpid = vpid(item), .real = item->pid->real, .id = used,
+		.frozen = { .faults = stat->min_flt + stat->maj_flt, .poked = compel_infect_ctx(ctl)->syscall_ip },
+	};
 	struct vma_area *vma;
-	size_t n = 0;
 
 	list_for_each_entry(vma, &vmas->h, list) {
 		if (vma_area_is(vma, VMA_AREA_GUARD))
@@ -312,20 +305,15 @@ int bunshin_record_task(struct pstree_item *item, struct vm_area_list *vmas)
 		}
 		if (vma_area_is(vma, VMA_ANON_SHARED) && record_shared(item->pid->real, vma->e))
 			return -1;
-		if (n == VMAS_MAX) {
-			pr_err("pid %d has more than %u mappings\n", item->pid->real, VMAS_MAX);
+		if (used == VMAS_MAX) {
+			pr_err("with pid %d there are more than %u mappings\n", item->pid->real, VMAS_MAX);
 			return -1;
 		}
-		bunshin_vma_fill(&to[n++], vma);
+		bunshin_vma_fill(&rec.shared->vmas[used++], vma);
 	}
-	bunshin_mark_copies(to, n);
-	rec.asked = true;
-	return say((struct note){ .type = TASK, .vpid = vpid(item), .real = item->pid->real, .n = n, .id = turn });
-}
-
-int bunshin_record_code_safe(void)
-{
-	return hear_answer();
+	note.n = used - note.id;
+	bunshin_mark_copies(&rec.shared->vmas[note.id], note.n);
+	return say(note);
 }
 
 int bunshin_record_shmem(int fd, unsigned long shmid, unsigned long size)
@@ -348,7 +336,6 @@ int bunshin_record_settle(int ret)
 	if (!rec.recording)
 		return ret;
 	bunshin_phase("wait for copies");
-	ret = hear_answer() ?: ret;
 	ret = ret ?: bunshin_tcp_rested();
 	error = log_first_err();
 	if (ret)
@@ -461,125 +448,38 @@ int bunshin_prepare(const struct bsh_pool_prepare *req, int images_fd)
 	return 0;
 }
 
-static int done(int ret)
+static int serve_note(const struct note *note, const int *fds, unsigned int n_fds)
 {
-	return say((struct note){ .type = DONE, .ret = ret });
-}
-
-/* What the dump has said and need not wait for. In order. */
-struct errand {
-	struct note note;
-	struct bunshin_vma *vmas;
-	struct bunshin_code *code;
-	int fds[NOTE_FDS];
-	unsigned int n_fds;
-};
-
-static struct {
-	struct errand *v;
-	size_t n, done, room;
-} errands;
-
-static int add_errand(struct errand errand)
-{
-	if (errands.n == errands.room) {
-		size_t room = errands.room ? 2 * errands.room : 64;
-		struct errand *v = xrealloc(errands.v, room * sizeof(*v));
-
-		if (!v)
-			return -1;
-		errands.v = v;
-		errands.room = room;
-	}
-	errands.v[errands.n++] = errand;
-	return 0;
-}
-
-static int run_errand(struct errand *errand)
-{
-	const struct note *note = &errand->note;
-
 	switch (note->type) {
 	case TASK:
-		return bunshin_fill_task(note->vpid, note->real, errand->code, false, errand->vmas, note->n);
+		return bunshin_fill_task(note->vpid, note->real, &note->frozen, &rec.shared->vmas[note->id], note->n);
 	case SHMEM:
-		return errand->n_fds == 1 ? bunshin_shm_fill(errand->fds[0], note->id, note->n) : -1;
+		return n_fds == 1 ? bunshin_shm_fill(fds[0], note->id, note->n) : -1;
 	case GHOST:
-		return errand->n_fds == 2 ? bunshin_ghost_fill(errand->fds[0], errand->fds[1], note->n, note->id) : -1;
+		return n_fds == 2 ? bunshin_ghost_fill(fds[0], fds[1], note->n, note->id) : -1;
 	}
 	pr_err("the dump said %u\n", note->type);
 	return -1;
 }
 
-/* After a failure they are only let go. */
-static int end_errand(int ret)
-{
-	struct errand *errand = &errands.v[errands.done++];
-
-	ret = ret ?: run_errand(errand);
-	close_all(errand->fds, errand->n_fds);
-	xfree(errand->vmas);
-	bunshin_code_free(errand->code);
-	return ret;
-}
-
-/* The dump goes on as soon as the code is safe; what was said to it is true or the whole record fails. */
-static int serve_task(const struct note *note)
-{
-	struct bunshin_vma *vmas = rec.shared->vmas[note->id];
-	struct errand errand = { .note = *note, .vmas = xmalloc((note->n + 1) * sizeof(*vmas)) };
-	int ret = bunshin_fill_code(note->vpid, note->real, vmas, note->n, &errand.code);
-
-	if (errand.vmas)
-		memcpy(errand.vmas, vmas, note->n * sizeof(*vmas));
-	ret = done(ret || !errand.vmas ? -1 : 0) || ret || !errand.vmas || add_errand(errand) ? -1 : 0;
-	if (ret) {
-		xfree(errand.vmas);
-		bunshin_code_free(errand.code);
-	}
-	return ret;
-}
-
-static bool dump_has_spoken(void)
-{
-	struct pollfd event = { .fd = rec.socket, .events = POLLIN };
-
-	return poll(&event, 1, 0) != 0;
-}
-
-/* Serves the dump until it has settled: its questions first, errands when it says nothing. */
+/* Serves the dump until it has settled. It waits for nothing in between: what we have not got to yet waits in the socket. */
 static int serve_dump(void)
 {
-	struct errand errand = {};
-	int ret = 0;
+	struct note note;
+	unsigned int n_fds;
+	int fds[NOTE_FDS], ret = 0;
 
-	errands.n = errands.done = 0;
 	if (say((struct note){ .type = GO }))
 		return -1;
-	while (1) {
-		while (errands.done < errands.n && !dump_has_spoken())
-			ret = end_errand(ret);
-		errand.n_fds = 0;
-		if (hear_with(&errand.note, errand.fds, &errand.n_fds)) {
-			snprintf(rec.shared->error, sizeof(rec.shared->error), "the dump ended early");
-			ret = -1;
-			break;
-		}
-		if (errand.note.type == SETTLED) {
-			ret = errand.note.ret ?: ret;
-			break;
-		}
-		/* After a failure the dump is told so at its next question, and settles. */
-		if (errand.note.type == TASK)
-			ret = ret ? (done(-1), ret) : serve_task(&errand.note);
-		else if (ret || add_errand(errand)) {
-			close_all(errand.fds, errand.n_fds);
-			ret = -1;
-		}
+	while (!hear_with(&note, fds, &n_fds)) {
+		if (note.type == SETTLED)
+			return note.ret ?: ret;
+		/* After a failure the rest is only taken. */
+		ret = ret ?: serve_note(&note, fds, n_fds);
+		close_all(fds, n_fds);
 	}
-	while (errands.done < errands.n)
-		ret = end_errand(ret);
-	return ret;
+	snprintf(rec.shared->error, sizeof(rec.shared->error), "the dump ended early");
+	return -1;
 }
 
 /* Lets the settled (or failed) dump end, with @ret as its result. */
@@ -636,7 +536,7 @@ int bunshin_record(struct bsh_pool_answer *answer)
 	set_turns(LONG_TURN_NS);
 	if (!bunshin_copy_begin()) {
 		ret = serve_dump();
-		if (bunshin_copy_wait() || (!ret && bunshin_fill_recheck()))
+		if (bunshin_fill_poked() || (!ret && bunshin_fill_recheck()))
 			ret = -1;
 		bunshin_copy_end();
 	}

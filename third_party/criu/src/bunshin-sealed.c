@@ -41,9 +41,9 @@ uint64_t bunshin_faults_of(pid_t pid)
 	return faults;
 }
 
-void bunshin_sealed_mark(const struct bunshin_task *task, pid_t real, struct bunshin_vma *vmas, size_t n)
+void bunshin_sealed_mark(const struct bunshin_task *task, uint64_t faults, struct bunshin_vma *vmas, size_t n)
 {
-	bool still = task && task->sealed.n && task->faults && task->faults == bunshin_faults_of(real);
+	bool still = task && task->sealed.n && task->faults && task->faults == faults;
 	size_t i;
 
 	for (i = 0; i < n; i++) {
