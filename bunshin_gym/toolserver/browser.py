@@ -87,16 +87,23 @@ _DRIVER_ENVIRONMENT = {
     "UV_THREADPOOL_SIZE": "1",
 }
 
-# What no workspace needs: Chromium holds the files of these folders open, each branch gets copies of its own, and no
-# switch tells it not to. It does without where there is a file instead of the folder. BrowserMetrics is 4 MiB.
-_NOT_KEPT = (
-    "BrowserMetrics",
+# What no workspace needs: Chromium holds these files open, each branch gets copies of its own, and no switch tells it
+# not to. It does without a folder where there is a file, and without a database whose first file cannot be made because
+# there is a folder. (Other failures it would try again, a hundred times a second, for as long as 20 seconds.)
+_NO_FOLDERS = ("BrowserMetrics",)  # 4 MiB
+_NO_DATABASES = (
     "Default/Extension Rules",
     "Default/Extension Scripts",
     "Default/Extension State",
-    "Default/Sync Data",
+    "Default/Sync Data/LevelDB",
     "Default/shared_proto_db",
+    "Default/shared_proto_db/metadata",
 )
+_FIRST_FILE = "MANIFEST-000001"
+
+# Chromium would draw into two shared buffers of a screen's size, which each branch must have of its own. Without them it
+# draws into memory that branches share, and sends the X server what has changed. (It asks for toolkits' variables.)
+_NO_SHARED_BUFFERS = {"QT_X11_NO_MITSHM": "1"}
 
 _RESIZED_SCRIPT = """
 (height) => innerHeight === height || new Promise((done) => {
@@ -188,8 +195,10 @@ class Browser:
             for name in _DRIVER_ENVIRONMENT:
                 del os.environ[name]
         shutil.rmtree(_PROFILE, ignore_errors=True)
-        (_PROFILE / "Default").mkdir(parents=True)
-        for name in _NOT_KEPT:
+        for name in _NO_DATABASES:
+            # Not empty, or Chromium would remove it.
+            (_PROFILE / name / _FIRST_FILE / "none").mkdir(parents=True)
+        for name in _NO_FOLDERS:
             (_PROFILE / name).touch()
         await self._launch()
 
@@ -291,7 +300,7 @@ class Browser:
             no_viewport=True,
             accept_downloads=True,
             timeout=_START_TIMEOUT_MS,
-            env={**os.environ, "DBUS_SESSION_BUS_ADDRESS": "disabled:"},
+            env={**os.environ, "DBUS_SESSION_BUS_ADDRESS": "disabled:", **_NO_SHARED_BUFFERS},
         )
         context.set_default_timeout(ACTION_TIMEOUT_MS)
         context.set_default_navigation_timeout(NAVIGATION_TIMEOUT_MS)
