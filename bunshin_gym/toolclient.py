@@ -7,14 +7,11 @@ never through a symbolic link: what runs inside must not be able to point us at 
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from http import HTTPStatus
-from http.client import HTTPConnection, HTTPException
 from typing import Any, Final, Self
 
 import msgpack
@@ -95,7 +92,7 @@ class ToolClient:
         for attempt in retrying:
             with attempt:
                 left = max(deadline - time.monotonic(), _POLL_S)
-                self._exchange("GET", "/ready", b"", left, "ready")
+                self.call("ready", timeout_s=left)
 
     def call(self, name: str, args: Mapping[str, Any] | None = None, *, timeout_s: float | None = None) -> Any:
         """Calls a tool.
@@ -108,8 +105,8 @@ class ToolClient:
             ToolTimeoutError: no answer in time.
             ToolError: the server refused the call, or a function (not an action) failed.
         """
-        body = msgpack.packb({"name": name, "args": dict(args or {})})
-        return self._exchange("POST", "/call", body, timeout_s or self._timeout_s, name)
+        call = msgpack.packb({"name": name, "args": dict(args or {})})
+        return self._exchange(name, call, timeout_s or self._timeout_s)
 
     def step(self, name: str, args: Mapping[str, Any], **wanted: Any) -> dict[str, Any]:
         """An action, the page's reaction and an observation in one call; see `observe`."""
@@ -146,7 +143,7 @@ class ToolClient:
         """Writes a file inside as a whole; returns its length."""
         return int(self.call("write_file", {"path": path, "data": data}))
 
-    def _exchange(self, method: str, path: str, body: bytes, timeout_s: float, name: str) -> Any:
+    def _exchange(self, name: str, call: bytes, timeout_s: float) -> Any:
         descriptor = self._open_socket()
         try:
             with socket.socket(socket.AF_UNIX) as sock:
@@ -157,14 +154,13 @@ class ToolClient:
                     what = f"{name}: the tool server does not answer at {self._path}: {error}"
                     raise ToolUnavailableError(what) from error
                 sock.settimeout(timeout_s)
-                raw = _ask(sock, method, path, body)
+                answer = _ask(sock, call)
         except TimeoutError as error:
             raise ToolTimeoutError(f"{name}: no answer in {timeout_s:g} s") from error
-        except (OSError, HTTPException) as error:
+        except (OSError, ValueError, msgpack.UnpackException) as error:
             raise ToolError(f"{name}: the tool server broke off: {error!r}") from error
         finally:
             os.close(descriptor)
-        answer = msgpack.unpackb(raw)
         if not answer["ok"]:
             raise ToolError(answer["error"])
         return answer["value"]
@@ -187,19 +183,15 @@ class ToolClient:
         return here
 
 
-def _ask(sock: socket.socket, method: str, path: str, body: bytes) -> bytes:
-    """The body of the answer, once the server has closed its side: a fork right after must not meet our connection."""
-    with contextlib.closing(HTTPConnection("workspace")) as connection:
-        connection.sock = sock.dup()
-        connection.sock.settimeout(sock.gettimeout())
-        connection.request(method, path, body=body)
-        with connection.getresponse() as response:
-            raw = response.read()
-            if response.status != HTTPStatus.OK:
-                raise HTTPException(f"status {response.status} {response.reason}")
-    with contextlib.suppress(ConnectionResetError):  # reset instead of closed: gone all the same
-        sock.recv(1)
-    return raw
+def _ask(sock: socket.socket, call: bytes) -> dict[str, Any]:
+    """The answer, once the server has closed its side: a fork right after must not meet our connection."""
+    sock.sendall(call)
+    sock.shutdown(socket.SHUT_WR)
+    with sock.makefile("rb") as stream:
+        answer: dict[str, Any] = msgpack.unpackb(stream.read())
+    if not isinstance(answer, dict) or "ok" not in answer:
+        raise ValueError(f"{answer!r:.80} is no answer")
+    return answer
 
 
 def decode_screenshot(shot: Mapping[str, Any]) -> NDArray[np.uint8]:

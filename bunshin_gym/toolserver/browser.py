@@ -101,7 +101,7 @@ _NO_DATABASES = (
 )
 _FIRST_FILE = "MANIFEST-000001"
 
-# Chromium would draw into two shared buffers of a screen's size, which each branch must have of its own. Without them it
+# Chromium would draw into two shared buffers of a screen's size, of which each branch must have its own. Without, it
 # draws into memory that branches share, and sends the X server what has changed. (It asks for toolkits' variables.)
 _NO_SHARED_BUFFERS = {"QT_X11_NO_MITSHM": "1"}
 

@@ -15,8 +15,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import aiohttp
-
 __all__ = ["DAEMONS_FILE", "Daemon", "Daemons", "read_daemons"]
 
 log = logging.getLogger(__name__)
@@ -114,21 +112,30 @@ async def _await_ready(daemon: Daemon, process: asyncio.subprocess.Process) -> N
 
 async def _serves(ready: str, root: str) -> bool:
     kind, _, rest = ready.partition(":")
+    if kind in ("http", "https"):
+        return await _answers(ready)
     try:
-        if kind in ("http", "https"):
-            timeout = aiohttp.ClientTimeout(total=_ANSWER_TIMEOUT_S)
-            async with aiohttp.ClientSession(timeout=timeout) as session, session.get(ready) as answer:
-                await answer.read()
-                return bool(answer.status < 500)
         if kind == "tcp":
             _, writer = await asyncio.open_connection("127.0.0.1", int(rest))
         else:
             _, writer = await asyncio.open_unix_connection(root.rstrip("/") + rest)
-    except (OSError, aiohttp.ClientError):
+    except OSError:
         return False
     writer.close()
     await writer.wait_closed()
     return True
+
+
+async def _answers(url: str) -> bool:
+    import aiohttp  # here alone: an image without a web site starts quicker without it
+
+    timeout = aiohttp.ClientTimeout(total=_ANSWER_TIMEOUT_S)
+    try:
+        async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url) as answer:
+            await answer.read()
+            return bool(answer.status < 500)
+    except (OSError, aiohttp.ClientError):
+        return False
 
 
 async def _watch(daemon: Daemon, process: asyncio.subprocess.Process) -> None:

@@ -33,6 +33,7 @@ class Tool:
     name: str
     kind: Kind
     handler: Handler
+    signature: inspect.Signature
 
     def bind(self, args: Mapping[str, Any]) -> Awaitable[Any]:
         """Starts the handler with keyword arguments.
@@ -41,7 +42,7 @@ class Tool:
             ToolRefusedError: they do not fit its signature.
         """
         try:
-            bound = inspect.signature(self.handler).bind(**args)
+            bound = self.signature.bind(**args)
         except TypeError as error:
             raise ToolRefusedError(f"{self.name}: {error}") from error
         return self.handler(*bound.args, **bound.kwargs)
@@ -57,7 +58,7 @@ class Registry:
         """Adds handlers of one kind under their names."""
         for name, handler in handlers.items():
             assert name not in self._tools, name
-            self._tools[name] = Tool(name=name, kind=kind, handler=handler)
+            self._tools[name] = Tool(name=name, kind=kind, handler=handler, signature=inspect.signature(handler))
 
     def find(self, name: str) -> Tool:
         """The tool of that name.
@@ -73,6 +74,5 @@ class Registry:
     def describe(self) -> dict[str, dict[str, str]]:
         """Name to kind and signature, for documentation and checks."""
         return {
-            name: {"kind": tool.kind, "signature": str(inspect.signature(tool.handler))}
-            for name, tool in sorted(self._tools.items())
+            name: {"kind": tool.kind, "signature": str(tool.signature)} for name, tool in sorted(self._tools.items())
         }
