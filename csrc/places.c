@@ -14,7 +14,7 @@
 #include "base/fs.h"
 #include "base/text.h"
 
-#define N_PLACES 64u
+#define N_PLACES 256u
 
 /* A hint: what is made in this directory has nothing to do with each other. */
 static void spread_children(const char *dir)
