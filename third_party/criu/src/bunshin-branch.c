@@ -39,6 +39,9 @@
 #include "vma.h"
 #include "xmalloc.h"
 
+#ifndef MAP_FIXED_NOREPLACE
+#define MAP_FIXED_NOREPLACE 0x100000
+#endif
 #ifndef CLONE_INTO_CGROUP
 #define CLONE_INTO_CGROUP 0x200000000ull
 #endif
@@ -270,6 +273,32 @@ int bunshin_map_task(struct pstree_item *item)
 	rsti(item)->premmapped_addr = task->base;
 	rsti(item)->premmapped_len = task->used;
 	return 0;
+}
+
+/* Whether we have nothing there. */
+static bool is_free(unsigned long at, unsigned long len)
+{
+	void *want = (void *)at;
+	void *got = mmap(want, len, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+
+	if (got != MAP_FAILED)
+		munmap(got, len);
+	return got == want;
+}
+
+void *bunshin_find_hole(struct vm_area_list *vmas, unsigned long min, unsigned long len)
+{
+	unsigned long at = min;
+	struct vma_area *vma;
+
+	list_for_each_entry(vma, &vmas->h, list) {
+		if (vma_area_is(vma, VMA_AREA_GUARD))
+			continue;
+		if (at + len <= vma->e->start && is_free(at, len))
+			return (void *)at;
+		at = max_t(unsigned long, at, vma->e->end);
+	}
+	return at + len <= kdat.task_size && is_free(at, len) ? (void *)at : MAP_FAILED;
 }
 
 int bunshin_prepare_moves(struct task_restore_args *args)

@@ -112,6 +112,8 @@ int bunshin_map_task(struct pstree_item *item);
 struct bunshin_task;
 /* Before @item forks its children: mappings of files that it inherited stay, those that its children have too are made. */
 int bunshin_share_mappings(const struct bunshin_task *task, struct pstree_item *item);
+/* Restore: @len bytes where neither we nor the task has a mapping, not below @min; MAP_FAILED: there are none. */
+void *bunshin_find_hole(struct vm_area_list *vmas, unsigned long min, unsigned long len);
 /* Restore: writes down for the restorer what it shall move where. */
 int bunshin_prepare_moves(struct task_restore_args *args);
 /* Restore: begins to trace a thread; false: not done, CRIU shall do it its own way. */

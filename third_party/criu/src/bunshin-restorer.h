@@ -144,6 +144,23 @@ static int bunshin_move(struct task_restore_args *args, bool mapped)
 	return 0;
 }
 
+/* What none of a task's threads may gain is given up before they are made; what one alone may not, by that later on. */
+static void bunshin_drop_for_all(struct task_restore_args *args)
+{
+	const struct thread_creds_args *first = args->t->creds_args;
+	unsigned int keep[CR_CAP_SIZE], i;
+	int t;
+
+	for (i = 0; i < CR_CAP_SIZE; i++)
+		keep[i] = first->cap_bnd[i];
+	for (t = 0; t < args->nr_threads; t++)
+		for (i = 0; i < CR_CAP_SIZE; i++)
+			keep[i] |= args->thread_args[t].creds_args->cap_bnd[i];
+	for (i = 0; i <= first->cap_last_cap; i++)
+		if (!(keep[i / 32] & 1u << i % 32))
+			sys_prctl(PR_CAPBSET_DROP, i, 0, 0, 0);
+}
+
 /* Once all is mapped. Mappings may have a key that has been freed meanwhile. */
 static int bunshin_guard(struct task_restore_args *args)
 {
