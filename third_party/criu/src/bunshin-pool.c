@@ -288,7 +288,7 @@ static int serve_record(const union request *req)
 	return answer_failed(req->header.seq, EIO, last_error(answer.text[0] ? answer.text : "the dump failed"));
 }
 
-/* The source runs on as soon as it can; the pool is put in order after that, before any branch. */
+/* The source runs on as soon as it can; the pool is put in order after that, before any branch; without that it ends. */
 static int serve_release(const union request *req)
 {
 	struct bsh_pool_answer answer = {};
@@ -298,6 +298,8 @@ static int serve_release(const union request *req)
 	if (bunshin_release(&answer) || bunshin_copyup_learn())
 		return answer_failed(req->header.seq, EIO, last_error("the dump did not end well"));
 	ret = answer_with(&answer, req->header.seq, BSH_POOL_OK);
+	if (bunshin_record_finish())
+		return -1;
 	bunshin_watch_end();
 	if (bunshin_fill_sweep())
 		return -1;

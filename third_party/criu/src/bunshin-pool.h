@@ -73,6 +73,11 @@ int bunshin_record_ghost(int fd, struct cr_img *img, size_t size, bool chunks);
 int bunshin_record_shmem(int fd, unsigned long shmid, unsigned long size);
 /* Dump: all is collected (or failed: @ret); the tasks are about to be let go. Returns the new ret. */
 int bunshin_record_settle(int ret);
+/* Dump: they have been let go; tells the pool, and does what has waited for that. Returns the new ret. */
+int bunshin_record_gone(int ret);
+/* Dump: whether the only object of an image is kept, to be written by bunshin_write_now(). */
+bool bunshin_write_later(struct cr_img *img, void *object, int type);
+int bunshin_write_now(void);
 
 void bunshin_made_file(void);
 bool bunshin_branching(void);
@@ -367,6 +372,8 @@ int bunshin_set_external_net(pid_t root, const char *key);
 int bunshin_prepare(const struct bsh_pool_prepare *req, int images_fd);
 int bunshin_record(struct bsh_pool_answer *answer);
 int bunshin_release(struct bsh_pool_answer *answer);
+/* The source runs: waits until the dump has written all that is left. */
+int bunshin_record_finish(void);
 void bunshin_record_abandon(void);
 /* In a forked pool: what its parent recorded is not its own. */
 void bunshin_record_reset(void);

@@ -13,7 +13,9 @@
  *   SHMEM, GHOST with descriptors ->   copies, while the dump goes on
  *   SETTLED                       ->   waits for the threads
  *                                <- DONE when the core releases the source
- *   let go, exit
+ *   let go
+ *   GONE                          ->   the core hears that the source may run
+ *   write images, exit                 wait for it
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -62,7 +64,7 @@
 
 #define LONG_TURN_NS 50000000ull
 
-enum { LEARN = 1, GO, TASK, SHMEM, GHOST, SETTLED, DONE };
+enum { LEARN = 1, GO, TASK, SHMEM, GHOST, SETTLED, GONE, DONE };
 
 struct note {
 	uint32_t type;
@@ -345,6 +347,15 @@ int bunshin_record_settle(int ret)
 	return ret;
 }
 
+int bunshin_record_gone(int ret)
+{
+	if (!rec.recording)
+		return ret;
+	if (say((struct note){ .type = GONE, .ret = ret }))
+		return -1;
+	return ret ?: bunshin_write_now();
+}
+
 static void run_dump(pid_t root, const char *log) __attribute__((noreturn));
 static void run_dump(pid_t root, const char *log)
 {
@@ -482,15 +493,23 @@ static int serve_dump(void)
 	return -1;
 }
 
-/* Lets the settled (or failed) dump end, with @ret as its result. */
-static int end_dump(int ret)
+/* The settled dump lets the source go. */
+static int let_go(void)
+{
+	struct note note;
+
+	if (say((struct note){ .type = DONE }) || hear(&note))
+		return -1;
+	return note.type == GONE ? note.ret : -1;
+}
+
+int bunshin_record_finish(void)
 {
 	pid_t ended;
 	int status;
 
 	if (rec.child <= 0)
 		return -1;
-	say((struct note){ .type = DONE, .ret = ret });
 	close(rec.socket);
 	rec.socket = -1;
 	while ((ended = waitpid(rec.child, &status, 0)) < 0 && errno == EINTR)
@@ -523,6 +542,12 @@ static void set_turns(uint64_t ns)
 		syscall(SYS_sched_setattr, 0, &attr, 0);
 }
 
+static void fail_dump(void)
+{
+	say((struct note){ .type = DONE, .ret = -1 });
+	bunshin_record_finish();
+}
+
 int bunshin_record(struct bsh_pool_answer *answer)
 {
 	int ret = -1;
@@ -545,7 +570,7 @@ int bunshin_record(struct bsh_pool_answer *answer)
 	bunshin_phase("files");
 	if (ret) {
 		snprintf(answer->text, sizeof(answer->text), "%s", rec.shared->error);
-		end_dump(-1);
+		fail_dump();
 		return -1;
 	}
 	answer->made_files = rec.shared->made_files;
@@ -561,7 +586,7 @@ int bunshin_release(struct bsh_pool_answer *answer)
 
 	bunshin_phase("let go");
 	bunshin_kmod_end();
-	ret = end_dump(0);
+	ret = let_go();
 	bunshin_phase(NULL);
 	answer->n_phases = rec.shared->n_phases;
 	memcpy(answer->phases, rec.shared->phases, sizeof(answer->phases));
@@ -574,7 +599,7 @@ void bunshin_record_abandon(void)
 	bunshin_kmod_end();
 	bunshin_watch_end();
 	if (rec.child > 0)
-		end_dump(-1);
+		fail_dump();
 }
 
 void bunshin_record_reset(void)

@@ -12,6 +12,7 @@ obj-y			+= bunshin-frames.o
 obj-y			+= bunshin-ghost.o
 obj-y			+= bunshin-hold.o
 obj-y			+= bunshin-kmod.o
+obj-y			+= bunshin-later.o
 obj-y			+= bunshin-mapfile.o
 obj-y			+= bunshin-msg.o
 obj-y			+= bunshin-orphan.o
