@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One process with threads: its memory is shared by all that it serves, and by the branches."""
+"""One process that serves one request at a time: a browser is all that asks, and each thread would have a connection to
+the database of its own, with a process at its other end, in every branch.
+"""
 
 from __future__ import annotations
 
 bind = "127.0.0.1:80"
 workers = 1
-threads = 4
+threads = 1
 worker_class = "gthread"
 timeout = 0
 keepalive = 2

@@ -93,20 +93,24 @@ static int64_t now_ns(void)
 	return t.tv_sec * 1000000000ll + t.tv_nsec;
 }
 
-void bunshin_before_fork(struct pstree_item *child)
+int bunshin_before_fork(struct pstree_item *child)
 {
 	size_t i;
 
 	if (!branching)
-		return;
-	if (!child->parent)
+		return 0;
+	if (!child->parent) {
 		tasks_ns = now_ns();
+		if (bunshin_filler_start())
+			return -1;
+	}
 	for (i = 0; i < bunshin_n_tasks; i++) {
 		struct bunshin_task *task = &bunshin_tasks[i];
 
 		if (task->inherited)
 			bunshin_task_advise(task, in_subtree(task->vpid, child) ? MADV_DOFORK : MADV_DONTFORK);
 	}
+	return 0;
 }
 
 /* The root task alone, so that nothing but the branch's own processes is ever seen in its cgroups. */
@@ -369,7 +373,6 @@ static int run_restore(const struct bsh_pool_branch *req, const int *fds)
 		return -1;
 	}
 	bunshin_copyup_start(req->root, view ? view[0] : -1, view ? view[1] : -1);
-	bunshin_shm_advise(MADV_DOFORK);
 	/* Statistics go to where it runs. */
 	if (fchdir(get_service_fd(IMG_FD_OFF))) {
 		pr_perror("cannot enter the images directory");

@@ -5,6 +5,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <malloc.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
@@ -304,7 +305,11 @@ static int serve_release(const union request *req)
 	if (bunshin_fill_sweep())
 		return -1;
 	bunshin_shm_sweep();
-	return bunshin_shm_settle() ? -1 : ret;
+	if (bunshin_shm_settle())
+		return -1;
+	/* All branches would copy, task after task, what recording took. */
+	malloc_trim(0);
+	return ret;
 }
 
 static int serve_branch(const union request *req, const int *fds, unsigned int n_fds)

@@ -108,8 +108,8 @@ void bunshin_hold_packets(void);
 int bunshin_release_packets(void);
 /* The root task's pid as the pool sees it. */
 void bunshin_root_made(pid_t root);
-/* Restore: decides what the child about to be forked inherits; returns 0. */
-void bunshin_before_fork(struct pstree_item *child);
+/* Restore: decides what the child about to be forked inherits. */
+int bunshin_before_fork(struct pstree_item *child);
 /* Restore: the current task has made its children: lets go of what was theirs. */
 void bunshin_children_made(void);
 /* Restore: in place of mapping and reading the current task's pages. */
@@ -126,7 +126,9 @@ bool bunshin_seize(struct pstree_item *item, int thread);
 /* Restore: whether threads stop by themselves in the end. */
 bool bunshin_threads_trap(void);
 int bunshin_restore_tmpfs(int archive_fd, const char *mountpoint);
-int bunshin_restore_shmem(void *addr, unsigned long size, unsigned long shmid);
+/* Restore: starts what fills shared memory, in the process that all tasks come of; a task has it fill an object. */
+int bunshin_filler_start(void);
+int bunshin_restore_shmem(void *addr, unsigned long size, unsigned long id);
 
 /* ---- arenas ---- */
 
@@ -335,6 +337,8 @@ uint64_t bunshin_shm_bytes(void);
 
 /* The i-th object's id; false past the last. */
 bool bunshin_shm_id(size_t i, uint64_t *ret_id);
+/* Writes its populated pages into an object of that size. */
+int bunshin_shm_write(uint64_t id, uint64_t size, int fd);
 /* Writes its populated pages. */
 struct bunshin_pages;
 int bunshin_shm_put(size_t i, struct bunshin_pages *pages);

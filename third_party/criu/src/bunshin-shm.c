@@ -2,7 +2,7 @@
 /*
  * Shared memory of a snapshot: anonymous, memfd, System V. Each object has
  * its populated pages in the pool as private memory; a branch fills its own object from
- * there. Pages that did not change since the parent's snapshot stay shared between pools.
+ * there, see bunshin-filler.c. Pages that did not change since the parent's snapshot stay shared between pools.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -45,10 +45,7 @@ static struct shm *shm_find(uint64_t id)
 	return NULL;
 }
 
-/*
- * Objects lie close together, for what is full of them to be huge pages: all processes of a branch inherit them, since
- * any of them may be the one that fills the branch's own.
- */
+/* Objects lie close together, for what is full of them to be huge pages: each branch's restore is a fork of the pool. */
 static char *shm_place(uint64_t size)
 {
 	static char *at, *end;
@@ -284,10 +281,10 @@ int bunshin_shm_populate(uint64_t id, uint64_t start, uint64_t end)
 }
 
 /*
- * Written, not mapped: a page that is written as a whole is not made zero before, and needs no fault. Not past the
- * object's end, which would move; huge pages of hugetlb refuse to be written.
+ * Written, not mapped: a page that is written as a whole is not made zero before, and needs no fault. Returns how far; not
+ * past the object's end, which would move; huge pages of hugetlb refuse to be written.
  */
-static void put_range(int fd, char *addr, const char *from, const struct bunshin_range *r, uint64_t end)
+static uint64_t write_range(int fd, const char *from, const struct bunshin_range *r, uint64_t end)
 {
 	uint64_t at = r->start, stop = min_t(uint64_t, r->end, end & PAGE_MASK);
 	ssize_t wrote = 1;
@@ -296,35 +293,48 @@ static void put_range(int fd, char *addr, const char *from, const struct bunshin
 		wrote = pwrite(fd, from + at, stop - at, at);
 		at += max_t(ssize_t, wrote, 0);
 	}
-	memcpy(addr + at, from + at, r->end - at);
+	return at;
 }
 
-int bunshin_restore_shmem(void *addr, unsigned long size, unsigned long shmid)
+static int map_range(int fd, const char *from, uint64_t start, uint64_t end, const struct stat *st)
 {
-	struct shm *shm = shm_find(shmid);
-	int fd, ret = 0;
+	uint64_t size = round_up(end, (uint64_t)st->st_blksize);
+	char *to = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+
+	if (to == MAP_FAILED) {
+		pr_perror("cannot map shared memory");
+		return -1;
+	}
+	memcpy(to + start, from + start, end - start);
+	munmap(to, size);
+	return 0;
+}
+
+int bunshin_shm_write(uint64_t id, uint64_t size, int fd)
+{
+	const struct shm *shm = shm_find(id);
 	struct stat st;
 	size_t i;
 
 	if (!shm) {
-		pr_err("shared memory %#lx is not in the pool\n", shmid);
+		pr_err("shared memory %#" PRIx64 " is not in the pool\n", id);
 		return -1;
 	}
-	fd = open_proc_rw(PROC_SELF, "map_files/%lx-%lx", (unsigned long)addr, (unsigned long)addr + size);
-	if (fd < 0)
-		return -1;
 	if (fstat(fd, &st)) {
-		pr_perror("cannot look at shared memory %#lx", shmid);
-		ret = -1;
+		pr_perror("cannot look at shared memory %#" PRIx64, id);
+		return -1;
 	}
-	for (i = 0; i < shm->data.n && !ret; i++) {
-		if (shm->data.v[i].end <= size) {
-			put_range(fd, addr, shm->addr, &shm->data.v[i], st.st_size);
-			continue;
+	for (i = 0; i < shm->data.n; i++) {
+		const struct bunshin_range *r = &shm->data.v[i];
+		uint64_t at;
+
+		if (r->end > size) {
+			pr_err("shared memory %#" PRIx64 " is larger than recorded\n", id);
+			return -1;
 		}
-		pr_err("shared memory %#lx is larger than recorded\n", shmid);
-		ret = -1;
+		at = write_range(fd, shm->addr, r, st.st_size);
+		if (at < r->end && map_range(fd, shm->addr, at, r->end, &st))
+			return -1;
 	}
-	close(fd);
-	return ret;
+	return 0;
 }

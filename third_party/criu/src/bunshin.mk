@@ -8,6 +8,7 @@ obj-y			+= bunshin-durable.o
 obj-y			+= bunshin-expiry.o
 obj-y			+= bunshin-family.o
 obj-y			+= bunshin-fill.o
+obj-y			+= bunshin-filler.o
 obj-y			+= bunshin-frames.o
 obj-y			+= bunshin-ghost.o
 obj-y			+= bunshin-hold.o
