@@ -344,8 +344,7 @@ static int walk_task(struct walk *w, pid_t vpid, struct bunshin_vma *vmas, size_
 	}
 	if (walk_vmas(w, vmas, n) || bunshin_task_commit(w->task))
 		return -1;
-	/* Not huge ones in a forked pool: there pages are its parent's as well, but for a few. */
-	bunshin_populate(!bunshin_fill_inherited);
+	bunshin_populate();
 	if (w->ahead)
 		return bunshin_copy_ahead();
 	bunshin_copy_flush();

@@ -319,7 +319,7 @@ int bunshin_fill_sweep(void);
 
 /* Notes pages of the arenas; bunshin_populate() makes all that were noted present, as huge pages if it may. */
 int bunshin_populate_add(const char *at, uint64_t len);
-void bunshin_populate(bool huge);
+void bunshin_populate(void);
 
 /* ---- open files without a name ---- */
 
