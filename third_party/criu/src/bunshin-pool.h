@@ -19,7 +19,9 @@
  *   bunshin-copyup.c  files that a branch will write to, copied up beside the restore
  *   bunshin-kmod.c    sharing instead of copying, where the kernel module is loaded
  *   bunshin-record.c  the dump, in a child of the pool, and what it tells the pool
+ *   bunshin-later.c   images that are written when the source runs again
  *   bunshin-shm.c     shared memory
+ *   bunshin-filler.c  the thread that fills a branch's
  *   bunshin-branch.c  the restore, in a child of the pool
  *   bunshin-family.c  mappings of files that a task and its children have in common
  *   bunshin-rest.c    waits until TCP connections are at rest
