@@ -344,7 +344,8 @@ static int walk_task(struct walk *w, pid_t vpid, struct bunshin_vma *vmas, size_
 	}
 	if (walk_vmas(w, vmas, n) || bunshin_task_commit(w->task))
 		return -1;
-	bunshin_populate();
+	/* Not huge ones in a forked pool: there pages are its parent's as well, but for a few. */
+	bunshin_populate(!bunshin_fill_inherited);
 	if (w->ahead)
 		return bunshin_copy_ahead();
 	bunshin_copy_flush();

@@ -321,7 +321,7 @@ int bunshin_fill_sweep(void);
 
 /* Notes pages of the arenas; bunshin_populate() makes all that were noted present, as huge pages if it may. */
 int bunshin_populate_add(const char *at, uint64_t len);
-void bunshin_populate(void);
+void bunshin_populate(bool huge);
 
 /* ---- open files without a name ---- */
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Makes pages of a pool present while the source runs. Where half of a huge page's worth of the arena is
+ * Makes pages of a new pool present while the source runs. Where a huge page's worth of the arena is nearly all
  * wanted it becomes one, whatever segments that is: each fork() on a task's way down the tree then copies one entry for
  * 512, and only the task itself, which moves its segments to their places, has it in pieces.
  */
@@ -19,10 +19,7 @@
 #define MADV_COLLAPSE 25
 #endif
 #define HUGE (2ull << 20)
-/*
- * Half of a huge page may be for nothing, or in a forked pool pages that its parent has as well: what is not huge is copied
- * page by page at each level of a tree of tasks.
- */
+/* Half of a huge page may be for nothing: what is not huge is copied page by page at each level of a tree of tasks. */
 #define WANTED_MIN (HUGE / 2)
 
 static struct bunshin_ranges wanted;
@@ -97,18 +94,19 @@ static void populate_block(uint64_t block, size_t *i, struct run *run)
 	run->end = end;
 }
 
-void bunshin_populate(void)
+void bunshin_populate(bool huge)
 {
 	struct run run = { 0 };
 	uint64_t block = 0;
 	size_t i = 0;
 
 	qsort(wanted.v, wanted.n, sizeof(*wanted.v), compare);
-	while (i < wanted.n) {
+	while (huge && i < wanted.n) {
 		block = max_t(uint64_t, block, wanted.v[i].start & ~(HUGE - 1));
 		populate_block(block, &i, &run);
 		block += HUGE;
 	}
 	collapse(&run);
+	touch_wanted(0, UINT64_MAX, i);
 	bunshin_ranges_free(&wanted);
 }

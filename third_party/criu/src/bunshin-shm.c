@@ -231,7 +231,7 @@ int bunshin_shm_settle(void)
 			if (bunshin_populate_add(shms[i].addr + data->v[k].start, data->v[k].end - data->v[k].start))
 				return -1;
 	}
-	bunshin_populate();
+	bunshin_populate(true);
 	return 0;
 }
 
