@@ -105,6 +105,10 @@ _FIRST_FILE = "MANIFEST-000001"
 # draws into memory that branches share, and sends the X server what has changed. (It asks for toolkits' variables.)
 _NO_SHARED_BUFFERS = {"QT_X11_NO_MITSHM": "1"}
 
+# Its generator of random numbers lives in its memory: branches draw the same unless they are asked not to (`reseed`).
+# Where the processor draws fast, on Intel's, it would mix that in, and branches would differ (RDRAND, bit 62).
+_NO_HARDWARE_RANDOM = {"OPENSSL_ia32cap": "~0x4000000000000000"}
+
 _RESIZED_SCRIPT = """
 (height) => innerHeight === height || new Promise((done) => {
   addEventListener('resize', () => done(true), {once: true});
@@ -300,7 +304,7 @@ class Browser:
             no_viewport=True,
             accept_downloads=True,
             timeout=_START_TIMEOUT_MS,
-            env={**os.environ, "DBUS_SESSION_BUS_ADDRESS": "disabled:", **_NO_SHARED_BUFFERS},
+            env={**os.environ, "DBUS_SESSION_BUS_ADDRESS": "disabled:", **_NO_SHARED_BUFFERS, **_NO_HARDWARE_RANDOM},
         )
         context.set_default_timeout(ACTION_TIMEOUT_MS)
         context.set_default_navigation_timeout(NAVIGATION_TIMEOUT_MS)

@@ -323,17 +323,6 @@ int bunshin_copy_add(pid_t pid, uint64_t from, char *to, uint64_t len, enum buns
 	return 0;
 }
 
-int bunshin_copy_now(pid_t pid, uint64_t from, char *to, uint64_t len)
-{
-	struct piece piece = { { (void *)from, len }, to, BUNSHIN_PAGES_MIXED };
-
-	errno = read_all(pid, &piece, 1);
-	if (!errno)
-		return 0;
-	pr_perror("cannot read %lu bytes at %#lx of %d", (unsigned long)len, (unsigned long)from, pid);
-	return -1;
-}
-
 int bunshin_copy_wait(void)
 {
 	bunshin_copy_flush();

@@ -28,6 +28,5 @@ int bunshin_copy_ahead(void);
 void bunshin_copy_drop(void);
 /* Of an entry in /proc/PID/pagemap. */
 enum bunshin_sharing bunshin_sharing_of(uint64_t entry);
-int bunshin_copy_now(pid_t pid, uint64_t from, char *to, uint64_t len);
 
 #endif

@@ -15,7 +15,6 @@
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -344,7 +343,10 @@ static int walk_task(struct walk *w, pid_t vpid, struct bunshin_vma *vmas, size_
 	}
 	if (walk_vmas(w, vmas, n) || bunshin_task_commit(w->task))
 		return -1;
-	/* Not huge ones in a forked pool: there pages are its parent's as well, but for a few. */
+	/*
+	 * Not huge ones in a forked pool: there pages are its parent's as well, but for a few. And one that is the source's
+	 * as well must stay it: let go, the source would write to it where it is, and it would still look the same.
+	 */
 	bunshin_populate(!bunshin_fill_inherited);
 	if (w->ahead)
 		return bunshin_copy_ahead();

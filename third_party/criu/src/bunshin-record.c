@@ -515,6 +515,8 @@ int bunshin_record_finish(void)
 	while ((ended = waitpid(rec.child, &status, 0)) < 0 && errno == EINTR)
 		;
 	rec.child = 0;
+	/* Its place is kept, since a pool records once. */
+	madvise(rec.shared, sizeof(*rec.shared), MADV_REMOVE);
 	/* One that was killed has been reaped already. */
 	return ended > 0 && WIFEXITED(status) && !WEXITSTATUS(status) ? 0 : -1;
 }
